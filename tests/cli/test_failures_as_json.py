@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from handrail.cli import error_output
+from handrail.errors import ExecutorSpawnFailed, SandboxUnavailable
+from handrail.executor import local
 from tests.cli.user import HANDRAIL
 
 NOBODY = "ws://127.0.0.1:1"
@@ -125,8 +128,16 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("command", ["run", "sandbox"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("run", signal.SIGINT),
+        ("run", signal.SIGTERM),
+        ("sandbox", signal.SIGINT),
+        ("sandbox", signal.SIGTERM),
+        ("sandbox", signal.SIGQUIT),  # as without --json
+    ],
+)
 def test_ctrl_c_is_the_commands_to_answer(command: str, number: int, tmp_path: Path) -> None:
     gate = tmp_path / "up"
     os.mkfifo(gate)
@@ -172,7 +183,7 @@ def test_a_signal_before_there_is_a_command(number: int, tmp_path: Path) -> None
     with subprocess.Popen(
         [*HANDRAIL, "run", "--json", "--", "true"], stdin=ours, stdout=subprocess.PIPE, cwd=tmp_path
     ) as running:
-        os.write(theirs, b"x" * 100_000)  # more than the pipe holds: somebody reads it
+        os.write(theirs, b"x" * 100_000)  # more than the pipe holds: it is being read
         running.send_signal(number)
         out, _ = running.communicate(timeout=40)  # which waits for no more of it
     os.close(ours)
@@ -191,3 +202,23 @@ def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
     ) as running:  # fmt: skip
         gate.read_text()
         running.kill()  # and its child goes with it, as the fixture sees
+
+
+def test_sandbox_that_nothing_enforces_has_one_name_everywhere() -> None:
+    error = local._spawn_failed(SandboxUnavailable("no bubblewrap here"))
+    assert isinstance(error, SandboxUnavailable)
+    assert isinstance(error, ExecutorSpawnFailed)
+    assert error_output.kind(error) == error_output.kind(SandboxUnavailable("x"))
+    assert error_output.kind(error) == "sandboxUnavailable"
+
+
+def test_file_errors_are_not_the_systems() -> None:
+    """FilesError is an OSError too, and is reported by its own kind and sentence."""
+    from handrail.cli import error_output
+    from handrail.errors import FilesError
+
+    error = FilesError("/a: No such file or directory (os error 2)", kind="not_found", path="/a")
+    told = json.loads(error_output.as_json(error, 1))["error"]
+    assert (told["kind"], told["message"]) == ("files", str(error))
+    assert told["fields"] == {"kind": "not_found", "path": "/a"}
+    assert error_output.kind(FileNotFoundError(2, "x", "/a")) == "os"

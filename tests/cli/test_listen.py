@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from handrail.config import Listen, ServerSettings, check_exposure, parse_listen
 from handrail.errors import UsageError
-from handrail.server.auth import AuthMode, AuthSettings
+from handrail.server.auth.tokens import AuthMode, AuthSettings
 
 GOOD = {
     "stdio": Listen("stdio"),

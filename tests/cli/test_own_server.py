@@ -7,9 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +16,6 @@ from tests.executor.sshd import end_all
 from tests.support.eventually import LIMIT
 
 HANDRAIL = [sys.executable, "-m", "handrail"]
-
-
-@pytest.fixture
-def room() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hr-") as name:
-        try:
-            yield Path(name)
-        finally:
-            asyncio.run(end_all(name))
 
 
 def handrail(room: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

@@ -7,30 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from handrail.executor.base import SpawnRequest
 from handrail.executor.remote import RemoteExecutor
-from tests.executor.sshd import end_all
 from tests.support.eventually import eventually
 from tests.support.processes import bearing
 
 PROXY = [sys.executable, "-m", "handrail", "proxy"]
 REQUEST = SpawnRequest("p", ("/bin/sh", "-c", "echo $0"), "/", {"PATH": "/usr/bin:/bin"})
-
-
-@pytest.fixture
-def room() -> Iterator[Path]:
-    """A short path for a socket; whatever bears its name has ended afterwards."""
-    with tempfile.TemporaryDirectory(prefix="hr-") as name:
-        try:
-            yield Path(name)
-        finally:
-            asyncio.run(end_all(name))
 
 
 async def one_command(proxy: list[str]) -> bytes:

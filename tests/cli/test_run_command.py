@@ -55,7 +55,7 @@ def test_limits(sandbox: str, tmp_path: Path) -> None:
     assert done.returncode == 137
     assert done.stderr == "handrail: the command went beyond its limit of output\n"
     told = handrail("run", *OFF, "--json", "--limit", "output=100k", "--", "yes", cwd=tmp_path)
-    assert json.loads(told.stdout)["exit"]["kind"] == "evicted"
+    assert json.loads(told.stdout)["exit"]["kind"] == "limitExceeded"
 
 
 @pytest.mark.parametrize("bad", ["memory", "memory=", "memory=2X", "colour=3", "memory=0", "=5"])

@@ -21,6 +21,7 @@ def test_nothing_dear_is_imported_for_a_single_command(sandbox: str, tmp_path: P
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
     ours = imported[imported.index("handrail") :]  # before it: the interpreter's own, and -m
     assert DEAR.isdisjoint(ours)
+    assert sandbox == "off" or {"hashlib", "resource"}.isdisjoint(ours)
     assert "handrail.sandbox.plan.resolve" in ours or sandbox == "off"
 
 
@@ -36,3 +37,12 @@ def test_the_list_of_commands_needs_none_of_their_modules() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True)
     assert "apply-patch" in done.stdout
     assert "handrail.cli.commands" not in done.stderr
+
+
+def test_a_server_starts_without_what_only_some_requests_need() -> None:
+    script = "import handrail.server.app, sys; print(*sys.modules)"
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    later = {"config", "capabilities", "files", "files_sandboxed", "http"}
+    unwanted = {f"handrail.server.methods.{name}" for name in later} | {"tomllib", "argparse"}
+    assert unwanted.isdisjoint(done.stdout.split())

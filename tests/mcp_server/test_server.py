@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.mcp_server.hosts import Host, played, text
 from tests.support.eventually import eventually_so
+from tests.workspace.inner_server import ask, echo
 
 FREE = ("--sandbox", "off")
 NAMES = {
@@ -216,3 +218,54 @@ def test_the_package_itself_imports_none_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
     modules = set(ast.literal_eval(done.stdout.decode()))
     assert not modules & {"mcp", "mcp_types", "starlette", "uvicorn", "pydantic", "anyio"}
+
+
+def test_a_host_is_a_form_too(tmp_path: Path) -> None:
+    """Also one that is asked about after the call of its command was answered."""
+
+    async def main() -> None:
+        seen: list[Any] = []
+        flags = ("--network", "managed", "--network-allow", "ok.example", "--rules", str(rules))
+        host = Host("stdio", "legacy")
+        elicit = decide("denied", seen, "use the mirror")
+        fetch = "curl -sS -o /dev/null -w '%{http_code}\\n' http://no.example/"
+        async with host.client(tmp_path, *flags, elicit=elicit) as client:
+            done = await client.call_tool("exec_command", {"cmd": fetch})
+            assert text(done).endswith(
+                "403\n\n"
+                'Network access to "no.example:80" was blocked: not approved: use the mirror.'
+            )
+            script = f"read line; {fetch}"
+            begun = await client.call_tool(
+                "exec_command", {"cmd": script, "tty": True, "yield_time_ms": 250}
+            )
+            number = begun.structured_content["session_id"]
+            ended = await client.call_tool(
+                "write_stdin", {"session_id": number, "chars": "\n", "yield_time_ms": 30_000}
+            )
+            assert "not approved: use the mirror" in text(ended)
+        assert len(seen) == 2
+        assert "Let a command connect to no.example, port 80?" in seen[0].message
+        assert "curl" in seen[0].message
+
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    asyncio.run(main())
+
+
+def test_one_command_reaches_what_another_listens_on(tmp_path: Path) -> None:
+    """All commands of a server have one loopback, in sandboxes that nothing else leads out of."""
+
+    async def main() -> None:
+        async with Host("stdio", "legacy").client(tmp_path, "--approval", "never") as client:
+            serve = {"cmd": shlex.join(echo("127.0.0.1", 8123)), "yield_time_ms": 250}
+            started = await client.call_tool("exec_command", serve)
+            session, said = started.structured_content["session_id"], text(started)
+            while "ready" not in said:
+                more = {"session_id": session, "chars": "", "yield_time_ms": 5000}
+                said += text(await client.call_tool("write_stdin", more))
+            asked = {"cmd": shlex.join(ask("127.0.0.1", 8123)), "yield_time_ms": 30_000}
+            assert "hello there" in text(await client.call_tool("exec_command", asked))
+            await client.call_tool("kill", {"session_id": session})
+
+    played(main())

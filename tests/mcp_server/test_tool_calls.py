@@ -10,7 +10,7 @@ import pytest
 
 from handrail.agent.shell import AgentShell
 from handrail.errors import UsageError
-from handrail.mcp_server.pending_calls import PendingCalls
+from handrail.mcp_server.call_approvals import PendingCalls
 from handrail.mcp_server.tool_calls import InputNeeded, Reply, ToolCalls, read_unasked
 from handrail.orchestrator.approvals import Answer, Choice, Question
 
@@ -41,23 +41,23 @@ def at_desk(
     **more: Any,
 ) -> None:
     async def whole() -> None:
-        tickets = PendingCalls()
+        pending = PendingCalls()
         async with AgentShell(
-            str(cwd), approver=tickets, policy="untrusted", sandbox=sandbox
+            str(cwd), approver=pending, policy="untrusted", sandbox=sandbox
         ) as shell:
-            desk = ToolCalls(shell, tickets, answer_within=within, **more)
+            calls = ToolCalls(shell, pending, answer_within=within, **more)
             try:
-                await main(desk)
+                await main(calls)
             finally:
-                await desk.close()
+                await calls.close()
 
     asyncio.run(whole())
 
 
 def test_a_late_approval_is_fetched_by_name(tmp_path: Path) -> None:
-    async def main(desk: ToolCalls) -> None:
+    async def main(calls: ToolCalls) -> None:
         channel = Channel()
-        first = await desk.call("exec_command", {"cmd": "echo hi"}, channel)
+        first = await calls.call("exec_command", {"cmd": "echo hi"}, channel)
         assert isinstance(first, Reply)
         assert first.text.startswith("Waiting for an approval")
         assert first.structured is not None
@@ -65,10 +65,10 @@ def test_a_late_approval_is_fetched_by_name(tmp_path: Path) -> None:
         channel.answers.put_nowait(Answer(Choice.APPROVE))
         found: Reply | InputNeeded = first
         while isinstance(found, Reply) and found.structured == {"pending": name}:
-            found = await desk.call("write_stdin", {"session_id": name}, channel)
+            found = await calls.call("write_stdin", {"session_id": name}, channel)
         assert isinstance(found, Reply)
         assert "hi\n" in found.text
-        gone = await desk.call("write_stdin", {"session_id": name}, channel)
+        gone = await calls.call("write_stdin", {"session_id": name}, channel)
         assert isinstance(gone, Reply)
         assert not gone.ok
 
@@ -76,11 +76,11 @@ def test_a_late_approval_is_fetched_by_name(tmp_path: Path) -> None:
 
 
 def test_a_question_in_the_reply_comes_back_with_the_next_call(tmp_path: Path) -> None:
-    async def main(desk: ToolCalls) -> None:
+    async def main(calls: ToolCalls) -> None:
         channel = Channel(in_reply=True)
-        needed = await desk.call("exec_command", {"cmd": "echo hi"}, channel)
+        needed = await calls.call("exec_command", {"cmd": "echo hi"}, channel)
         assert isinstance(needed, InputNeeded)
-        done = await desk.resume(needed.state, lambda _: Answer(Choice.APPROVE), channel)
+        done = await calls.resume(needed.state, lambda _: Answer(Choice.APPROVE), channel)
         assert isinstance(done, Reply)
         assert done.ok
 
@@ -96,19 +96,19 @@ def test_an_answer_that_is_sent_twice_answers_one_question(tmp_path: Path) -> No
     def yes(_: Question) -> Answer:
         return Answer(Choice.APPROVE)
 
-    async def main(desk: ToolCalls) -> None:
+    async def main(calls: ToolCalls) -> None:
         channel = Channel(in_reply=True)
         script = f"touch {told} || exit 1"
-        first = await desk.call("exec_command", {"cmd": script}, channel)
+        first = await calls.call("exec_command", {"cmd": script}, channel)
         assert isinstance(first, InputNeeded)
         assert not first.question.outside
-        second = await desk.resume(first.state, yes, channel)
+        second = await calls.resume(first.state, yes, channel)
         assert isinstance(second, InputNeeded)
         assert second.question.outside
-        again = await desk.resume(first.state, yes, channel)
+        again = await calls.resume(first.state, yes, channel)
         assert again == second
         assert not told.exists()
-        done = await desk.resume(second.state, yes, channel)
+        done = await calls.resume(second.state, yes, channel)
         assert isinstance(done, Reply)
         assert told.exists()
 
@@ -116,13 +116,13 @@ def test_an_answer_that_is_sent_twice_answers_one_question(tmp_path: Path) -> No
 
 
 def test_nobody_to_ask_gets_the_setting(tmp_path: Path) -> None:
-    async def denied(desk: ToolCalls) -> None:
-        reply = await desk.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
+    async def denied(calls: ToolCalls) -> None:
+        reply = await calls.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
         assert isinstance(reply, Reply)
         assert not reply.ok
 
-    async def approved(desk: ToolCalls) -> None:
-        reply = await desk.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
+    async def approved(calls: ToolCalls) -> None:
+        reply = await calls.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
         assert isinstance(reply, Reply)
         assert reply.ok
 
@@ -133,10 +133,10 @@ def test_nobody_to_ask_gets_the_setting(tmp_path: Path) -> None:
 
 
 def test_an_abort_tells_the_model_to_stop(tmp_path: Path) -> None:
-    async def main(desk: ToolCalls) -> None:
+    async def main(calls: ToolCalls) -> None:
         channel = Channel()
         channel.answers.put_nowait(Answer(Choice.ABORT))
-        reply = await desk.call("exec_command", {"cmd": "true"}, channel)
+        reply = await calls.call("exec_command", {"cmd": "true"}, channel)
         assert isinstance(reply, Reply)
         assert not reply.ok
         assert "stop" in reply.text
@@ -145,9 +145,9 @@ def test_an_abort_tells_the_model_to_stop(tmp_path: Path) -> None:
 
 
 def test_a_call_taken_back_is_not_run(tmp_path: Path) -> None:
-    async def main(desk: ToolCalls) -> None:
+    async def main(calls: ToolCalls) -> None:
         channel = Channel()
-        call = asyncio.create_task(desk.call("exec_command", {"cmd": "touch made"}, channel))
+        call = asyncio.create_task(calls.call("exec_command", {"cmd": "touch made"}, channel))
         await channel.asked.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -19,17 +19,25 @@ if TYPE_CHECKING:
 #: Name -> its line of help, in their order.  The module has ``add_arguments`` and ``run``.
 COMMANDS = {
     "run": "run a command in a sandbox, here or on another machine",
+    "shell": "open a sandboxed shell on this terminal",
     "ps": "list detached processes",
     "attach": "attach to a detached process",
     "logs": "print the output of a detached process",
+    "wait": "wait for the end of a detached process",
+    "exec": "run another command in a detached workspace",
     "kill": "end a detached process",
+    "prune": "remove stored results and rows of dead servers",
     "cp": "copy files to or from another machine",
     "sandbox": "run one command sandboxed",
     "doctor": "say what this machine can enforce, and how to fix the rest",
     "serve": "run the exec-server",
+    "servers": "list the servers of this user",
+    "stop": "stop the server that run --detach has started",
     "upgrade": "replace a running server without ending its processes",
+    "fleet": "run tasks in workspaces on many machines",
     "mcp": "give an MCP host tools to run commands",
     "policy": "check a command against rules files, or lint them",
+    "network": "check a connection against a managed network",
     "apply-patch": "apply a patch to the files in this directory",
     "proxy": "connect stdin and stdout to this user's server",
     "completion": "print completions for a shell",
@@ -42,8 +50,6 @@ INTERRUPTED = 130
 def program() -> int:
     """The program: run one command, and print a sentence for every expected failure."""
     words = sys.argv[1:]
-    if words[:1] in (["sandbox"], ["run"]):
-        gc.disable()  # nothing that is imported before the command starts is garbage
     if words[:1] == ["sandbox"]:  # bypasses argparse for start-up time
         from handrail.cli.commands import sandbox
 
@@ -53,6 +59,10 @@ def program() -> int:
 
         code = run_fast.run(words[1:])
         if code is not None:
+            if "handrail.start_bundle" in sys.modules:
+                from handrail import start_bundle
+
+                start_bundle.make()
             # Nothing is left to do, and taking down an interpreter takes a while.
             os._exit(code)
         gc.enable()
@@ -92,6 +102,7 @@ def main(words: list[str]) -> int:
 
 def build_parser(shown: Iterable[str], filled: Container[str]) -> ArgumentParser:
     """The parser with the commands ``shown``; those in ``filled`` have their arguments too."""
+    from argparse import RawDescriptionHelpFormatter
     from importlib import import_module
 
     from handrail.cli.error_output import Parser
@@ -103,11 +114,15 @@ def build_parser(shown: Iterable[str], filled: Container[str]) -> ArgumentParser
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    # With its name given, argparse formats no usage to find it out, and imports nothing for that.
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, prog="handrail")
     for name in shown:
         command = commands.add_parser(name, help=COMMANDS[name], allow_abbrev=False)
         if name in filled:
             module = import_module(f"handrail.cli.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
+            if hasattr(module, "EXAMPLES"):
+                command.formatter_class = RawDescriptionHelpFormatter
+                command.epilog = module.EXAMPLES
             command.set_defaults(run=module.run, parser=command)
     return parser

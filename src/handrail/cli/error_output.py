@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from handrail.cli.stdio import OutputFailed, say
 from handrail.errors import (
     ExecutorSpawnFailed,
     ExecutorTransportFailed,
     HandrailError,
+    SandboxUnavailable,
     UsageError,
 )
 
@@ -52,7 +53,7 @@ def tell(error: BaseException, code: int, prefix: str = "handrail: ") -> int:
 
 def sentence(error: BaseException) -> str:
     """What, why, and what to do."""
-    if isinstance(error, OSError) and not isinstance(error, OutputFailed):
+    if _is_systems(error):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ExecutorTransportFailed):
         return f"{error}{_advice(error.detail)}"
@@ -65,8 +66,6 @@ def _advice(detail: str) -> str:
     """What to do about a server that cannot be reached; the executor knows of no options."""
     if "cannot connect" in detail:
         return "; is `handrail serve` running there, and is the address right?"
-    if "status 401" in detail:
-        return "; give the server's token by --token-file or HANDRAIL_TOKEN"
     return ""
 
 
@@ -77,7 +76,7 @@ def as_json(error: BaseException, code: int) -> str:
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     if isinstance(error, HandrailError) and error.detail != str(error):
         fields = {"detail": error.detail, **fields}
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, HandrailError):
         fields = {"errno": error.errno, "path": error.filename, **fields}
     told = {
         "kind": kind(error),
@@ -90,10 +89,17 @@ def as_json(error: BaseException, code: int) -> str:
 
 def kind(error: BaseException) -> str:
     """``SandboxUnavailable`` as ``sandboxUnavailable``, ``UsageError`` as ``usage``."""
-    if isinstance(error, OSError) and not isinstance(error, OutputFailed):
+    if _is_systems(error):
         return "os"
+    if isinstance(error, SandboxUnavailable):  # whichever executor met it
+        return "sandboxUnavailable"
     name = type(error).__name__.removesuffix("Error")
     return name[:1].lower() + name[1:]
+
+
+def _is_systems(error: BaseException) -> TypeGuard[OSError]:
+    """Whether it is an error of the operating system and of nothing here."""
+    return isinstance(error, OSError) and not isinstance(error, OutputFailed | HandrailError)
 
 
 def _shown(value: object) -> str:
@@ -110,12 +116,44 @@ class Interrupted(Exception):
         self.signal = number
 
 
+#: Lines of a usage that is printed before an error.
+_SHORT_USAGE = 5
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports its errors like the rest."""
 
+    _prints = False
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """A formatter; the width of the terminal is found out for one that prints.
+
+        argparse wants one for each argument that is added, and imports ``shutil`` to measure.
+        """
+        if self._prints:
+            return super()._get_formatter()
+        return self.formatter_class(prog=self.prog, width=80)  # type: ignore[call-arg]
+
+    def format_usage(self) -> str:
+        """The usage, as wide as the terminal."""
+        self._prints = True
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """The help, as wide as the terminal."""
+        self._prints = True
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Report it and exit with 2."""
+        from handrail.cli import suggestion
+
+        message = suggestion.improved(self, message)
         if not _json:
-            super().error(message)
+            usage = self.format_usage()
+            if usage.count("\n") <= _SHORT_USAGE:
+                super().error(message)
+            # The message would be below a screen of options.
+            self.exit(WRONG_USAGE, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
         tell(UsageError(f"{message}; see {self.prog} --help"), WRONG_USAGE)
         sys.exit(WRONG_USAGE)

@@ -22,9 +22,28 @@ GONE = "the current directory is gone; change to another, or give --cwd with an 
 def complain(text: str, mark: str = "handrail: ") -> None:
     """Say it if it can be said: the exit code tells the same."""
     try:
-        os.write(2, f"{mark}{text}\n".encode("utf-8", "surrogateescape"))
+        os.write(2, f"{mark}{harmless(text)}\n".encode("utf-8", "surrogateescape"))
     except OSError:
         pass
+
+
+def harmless(text: str) -> str:
+    """A text for a terminal: a server or a file name may have characters that move the cursor.
+
+    Line ends and tabs stay, and bytes that are no UTF-8, which are names.
+    """
+    if text.isprintable():
+        return text
+    return "\r\n".join(map(_escaped, text.split("\r\n")))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        one
+        if one.isprintable() or one in "\n\t" or "\udc80" <= one <= "\udcff"
+        else repr(one)[1:-1]
+        for one in text
+    )
 
 
 class Usage(Exception):
@@ -84,6 +103,43 @@ def not_started(program: str, why: OSError | SpawnFailed) -> NotRun:
     return NotRun(str(spawn_failed(os.fsencode(program), number)), exit_code(number))
 
 
+def with_writable(intent: Intent, paths: Sequence[str], cwd: str) -> Intent:
+    """The intent with more that may be written; relative paths are below ``cwd``.
+
+    Raises NotRun for one that is missing and that a command could not make either.
+    """
+    from handrail.sandbox.profile import Access, Entry, within
+
+    more = [os.path.normpath(os.path.join(cwd, path)) for path in paths]
+    tops = [os.fsencode(path) for path in more if os.path.exists(path)]
+    for entry in intent.entries:
+        if entry.access is Access.WRITE:
+            tops += intent.workspace_roots if entry.special == "project_roots" else ()
+            tops += [b"/"] if entry.special == "root" else [entry.path] if entry.path else ()
+    for path in more:
+        if not any(within(os.fsencode(path), top) for top in tops):
+            raise NotRun(
+                f"--writable {path} does not exist, so the command could neither write nor make"
+                " it; make it before"
+            )
+    entries = (Entry(Access.WRITE, path=os.fsencode(path)) for path in more)
+    return intent._replace(entries=(*intent.entries, *entries))
+
+
+def duration(text: str) -> float:
+    """Seconds, of a number or a text such as ``5m``; raises ValueError."""
+    try:
+        return float(text)
+    except ValueError:
+        from handrail import units  # few write a unit
+        from handrail.errors import UsageError
+
+        try:
+            return units.parse_duration(text)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
 def named_intent(mode: str, roots: tuple[str, ...], *, network: bool = False) -> Intent | None:
     """A sandbox by its name; None for another name."""
     from handrail.sandbox import profile
@@ -98,7 +154,12 @@ def named_intent(mode: str, roots: tuple[str, ...], *, network: bool = False) ->
 
 
 def run_sandboxed(
-    intent: Intent, words: Sequence[str], cwd: str, timeout: float | None = None
+    intent: Intent,
+    words: Sequence[str],
+    cwd: str,
+    timeout: float | None = None,
+    *,
+    surface: str = "COMMAND_LINE",
 ) -> int:
     """Run a command sandboxed, to its end; its exit code.
 
@@ -108,7 +169,7 @@ def run_sandboxed(
     from handrail.cli import foreground_sandbox
     from handrail.errors import SpawnFailed
     from handrail.process import find_program
-    from handrail.sandbox.sandbox import Sandbox
+    from handrail.sandbox.mechanism import Sandbox
     from handrail.sandbox.sandboxed_command import Command
     from handrail.sandbox.temp_dirs import TempDir
 
@@ -131,7 +192,7 @@ def run_sandboxed(
             intent = intent._replace(private_tmp=own.path)
             env[b"TMPDIR"] = b"/tmp"
         return foreground_sandbox.run(
-            sandbox, intent, Command(argv, where, env), timeout=timeout, own=own
+            sandbox, intent, Command(argv, where, env), timeout=timeout, own=own, surface=surface
         )
     finally:
         # The sandbox itself is not closed: nothing runs in it any more, and this process ends.

@@ -6,7 +6,13 @@ import os
 
 from handrail.cli.foreground_command import FAILED, complain
 from handrail.errors import SandboxUnavailable
-from handrail.process.foreground.run import Foreground, is_plain, own_terminal
+from handrail.process.foreground.run import (
+    TIMED_OUT,
+    Foreground,
+    is_line,
+    is_plain,
+    own_terminal,
+)
 from handrail.sandbox import temp_dirs
 
 TYPE_CHECKING = False
@@ -15,8 +21,8 @@ if TYPE_CHECKING:
 
     from handrail.process.foreground.crash_guard import CrashGuard
     from handrail.process.foreground.stream_copies import StreamCopies
+    from handrail.sandbox.mechanism import Sandbox
     from handrail.sandbox.profile import Intent
-    from handrail.sandbox.sandbox import Sandbox
     from handrail.sandbox.sandboxed_command import Command, SandboxedCommand
     from handrail.sandbox.temp_dirs import TempDir
 
@@ -28,10 +34,12 @@ def run(
     *,
     timeout: float | None = None,
     own: TempDir | None = None,
+    surface: str = "COMMAND_LINE",
 ) -> int:
     """Run it to its end; its exit code, as ``Foreground.attend`` has it.
 
-    ``own`` is removed afterwards, also when this process is killed.  Raises SandboxError, and then
+    ``own`` is removed afterwards, also when this process is killed; ``surface`` names the words of
+    ``sandbox/refusal.py`` for what was refused.  Raises SandboxError, and then
     nothing was run.
     """
     terminal = own_terminal()
@@ -46,6 +54,8 @@ def run(
         try:
             if made.running is None or made.running.stands():
                 code = foreground.attend(timeout)
+                if code and code != TIMED_OUT:
+                    _explain(code, intent, command.cwd, made, foreground.tail, surface)
                 return _exit_code(code, copies)
         finally:
             guard.dismiss()
@@ -82,7 +92,7 @@ def _start(
 
 def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
     """Our streams that the command gets as pipes; raises SandboxUnavailable for one it cannot."""
-    if all(map(is_plain, numbers)):
+    if all(map(is_plain, numbers)) and not (2 in numbers and is_line(2)):
         return None
     from handrail.process.foreground.stream_copies import NoStream, StreamCopies
 
@@ -90,6 +100,26 @@ def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> Str
         return StreamCopies(numbers, may_write) or None
     except NoStream as problem:
         raise SandboxUnavailable(str(problem)) from None
+
+
+def _explain(
+    code: int,
+    intent: Intent,
+    cwd: bytes,
+    made: SandboxedCommand,
+    tail: bytes,
+    surface: str,
+) -> None:
+    """Say what the sandbox has refused to a command that failed, if it has."""
+    denials = () if made.running is None else made.running.denials
+    if not (tail or denials or code == 128 + 31):  # SIGSYS
+        return
+    from handrail.sandbox import refusal
+
+    rules, words = refusal.Rules.of(intent, cwd), getattr(refusal, surface)
+    said = refusal.explain(rules, code, tail, denials, words, could=refusal.user_could)
+    if said is not None:
+        complain(said)
 
 
 def _exit_code(code: int, copies: StreamCopies | None) -> int:

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from handrail import units
 from handrail.cli import error_output, foreground_command
 from handrail.cli.stdio import OWN_FAILURE, say
-from handrail.errors import ExecutorSpawnFailed, HandrailError
+from handrail.errors import ExecutorSpawnFailed, HandrailError, UsageError
 from handrail.process.exit_status import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
@@ -54,11 +55,22 @@ def token(args: argparse.Namespace, at: str | None = None) -> str | None:
 
 
 def seconds(text: str) -> float:
-    """For argparse: parse a time in seconds."""
-    number = float(text)
+    """For argparse: parse a duration, in seconds or with a unit."""
+    try:
+        number = foreground_command.duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     if not 0 <= number < 10**9:
-        raise argparse.ArgumentTypeError("must be a number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration from 0 to 10**9 seconds")
     return number
+
+
+def size(text: str) -> int:
+    """For argparse: parse a size, in bytes or with a unit."""
+    try:
+        return units.parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def to_end(main: Coroutine[Any, Any, int]) -> int:
@@ -96,6 +108,21 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
         "signal": info.signal,
         "coreDumped": info.core_dumped,
         "limit": info.limit,
+    }
+
+
+def usage_json(info: ExitInfo | None) -> dict[str, object] | None:
+    """What a process has cost, as JSON; a value of null is not known."""
+    if info is None or info.usage is None:
+        return None
+    used = info.usage
+    known = used.user_ms is not None and used.system_ms is not None
+    return {
+        "wallMs": used.wall_ms,
+        "cpuMs": (used.user_ms or 0) + (used.system_ms or 0) if known else None,
+        "userMs": used.user_ms,
+        "systemMs": used.system_ms,
+        "memoryBytes": used.max_rss_bytes,
     }
 
 

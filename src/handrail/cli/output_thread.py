@@ -12,7 +12,7 @@ import select
 import threading
 
 from handrail.cli.stdio import OutputFailed
-from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
+from handrail.secret_masks import NO_SECRETS, Masker, Secrets
 
 
 class Writer:

@@ -12,10 +12,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from handrail import unnamed_file
+from handrail import memory_file
+from handrail.process import PASSED_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception], str]) -> int:
@@ -27,26 +27,26 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
 
     stdio.take_over()
     error_output.use_json(True)
-    out, err, told = (unnamed_file.create(name) for name in ("out", "err", "told"))
+    out, err, told = (memory_file.create(name) for name in ("out", "err", "told"))
     began = time.monotonic()
     # Until there is a child to pass them on to.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_SIGNALS)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         _end_with(parent)
         os.dup2(out, 1)
         os.dup2(err, 2)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_SIGNALS)
         try:
             code = command()
         except Exception as error:  # noqa: BLE001 (told by the parent)
             os.write(told, failed(error).encode())
             code = 0
         os._exit(code)
-    for number in _PASSED_ON:
+    for number in PASSED_SIGNALS:
         signal.signal(number, lambda number, _: os.kill(pid, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_SIGNALS)
     status = os.waitpid(pid, 0)[1]
     if why := _all(told):
         import json

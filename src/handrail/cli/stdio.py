@@ -14,7 +14,7 @@ import io
 import os
 import sys
 
-from handrail.cli.foreground_command import complain
+from handrail.cli.foreground_command import complain, harmless
 
 #: When the reader is gone: the exit code of a shell for a command that SIGPIPE ended.
 READER_GONE = 141
@@ -67,9 +67,9 @@ def take_over() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr; a failure to print it is ignored."""
+    """Print a line on stderr, without characters that move the cursor; a failure is ignored."""
     try:
-        print(text, file=sys.stderr)
+        print(harmless(text), file=sys.stderr)
     except OutputFailed:
         give_up(2)
 

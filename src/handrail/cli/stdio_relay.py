@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING
 
 from handrail.cli import options, terminal
 from handrail.cli.output_thread import Writer
+from handrail.cli.remote_signals import pass_on
 from handrail.errors import ExecutorError, HandrailError
-from handrail.workspace.output_collector import DRAIN_SECONDS
+from handrail.process import ENDING_SIGNALS
+from handrail.secret_masks import NO_SECRETS, Secrets
+from handrail.workspace.output.collector import DRAIN_SECONDS
 from handrail.workspace.result import Exited, Gap
-from handrail.workspace.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
+    from handrail.cli.host_questions import HostQuestions
     from handrail.process.exit_status import ExitInfo
     from handrail.workspace.process import AsyncProcess
 
 
 #: How long a terminated relay waits for its reader to take the rest.
 _LAST_SECONDS = 2.0
+#: How much of the end of stderr is kept.
+_TAIL = 1 << 14
 #: The most output of the command that can be under way when its exit is known: what is retained for
 #: a reader that lags, and what its pipes hold.
 _REST_BYTES = 2 * 1024 * 1024
@@ -36,7 +41,8 @@ class Relay:
 
     With ``leaves`` it runs on without us: ``detach_key`` (a byte), a Ctrl-C that is not typed to
     the process, a hang-up or a TERM make ``run`` return None, and ``left_by`` is the signal's
-    number.  Otherwise Ctrl-C is passed on, and the others end it.
+    number.  Otherwise Ctrl-C is passed on, and the others end it.  ``questions`` gets what is typed
+    while one of them is open, and output waits meanwhile.
     """
 
     def __init__(
@@ -47,9 +53,16 @@ class Relay:
         leaves: bool = False,
         detach_key: bytes = b"",
         as_json: bool = False,
+        tty: bool = False,
         secrets: Secrets = NO_SECRETS,
+        questions: HostQuestions | None = None,
     ) -> None:
+        #: The end of its stderr, or of its terminal.
+        self.tail = b""
+        self._tty = tty
         self._process = process
+        self._questions = questions
+        self._screen = contextlib.nullcontext() if questions is None else questions.screen
         self._writer = Writer(NO_SECRETS if as_json else secrets)
         self._json = as_json
         #: The signal that detached us; 0 for the key.
@@ -106,8 +119,11 @@ class Relay:
                     return event.exit
                 if isinstance(event, Gap):
                     continue  # the output after it says so too
-                await options.write_event(self._writer, event, as_json=self._json)
+                async with self._screen:
+                    await options.write_event(self._writer, event, as_json=self._json)
                 self._written += len(event.data)
+                if self._tty or event.stream == "stderr":
+                    self.tail = (self.tail + event.data[-_TAIL:])[-_TAIL:]
                 self._waiting = True
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
@@ -126,11 +142,10 @@ class Relay:
 
     def _signals(self) -> dict[int, Callable[[], None]]:
         found: dict[int, Callable[[], None]] = {
-            number: functools.partial(self._leave, number)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            number: functools.partial(self._leave, number) for number in ENDING_SIGNALS
         }
         if not self._leaves:
-            found[signal.SIGINT] = lambda: self._do(self._process.interrupt())
+            found[signal.SIGINT] = lambda: self._do(pass_on(self._process, signal.SIGINT))
         if self._raw:
             found[signal.SIGWINCH] = lambda: self._do(self._process.resize(*terminal.size()))
         return found
@@ -151,6 +166,8 @@ class Relay:
                 data = os.read(0, 1 << 16)
             except OSError:
                 data = b""
+            if self._questions is not None and self._questions.take(data) and data:
+                continue
             before, key, _ = data.partition(self._key) if self._key else (data, b"", b"")
             try:
                 if before:

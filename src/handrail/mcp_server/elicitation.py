@@ -15,10 +15,17 @@ DECISION, COMMENT = "decision", "comment"
 def message(question: Question) -> str:
     """The text of a question: one line for each fact, none that the caller could write."""
     lines = [f"Run `{command_line(question.argv)}` in {visible(question.cwd)}?"]
+    if question.host is not None:
+        _, host, port = question.host
+        lines = [f"Let a command connect to {visible(host)}, port {port}?", *_command(question)]
     if question.paths:
         lines = ["Change these files?", *(f"- {visible(path)}" for path in question.paths)]
     # What a yes does comes first: a host may cut a long message at its end.
     return "\n".join([*effects(question), *lines, *facts(question)])
+
+
+def _command(question: Question) -> list[str]:
+    return [f"It is `{command_line(question.argv)}` in {visible(question.cwd)}"]
 
 
 def schema(question: Question) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from handrail import listeners
-from handrail.config import STOP_SIGNALS, is_overflow_user
+from handrail.config import STOP_SIGNALS
 from handrail.errors import UsageError
 from handrail.mcp_server.server import make_server
 from handrail.mcp_server.tool_calls import ToolCalls
-from handrail.transport.connection_limits import RefusalLog
-from handrail.transport.loopback_users import LoopbackUsers
+from handrail.server.auth.loopback_users import LoopbackUsers, loopback_gate
 from handrail.transport.websocket import BACKLOG
 
 PATH = "/mcp"
@@ -76,7 +75,7 @@ def check_exposure(host: str, token: str | None, *, insecure: bool) -> None:
 
 
 def application(
-    desk: ToolCalls, host: str, token: str | None, allowed: tuple[str, ...] = ()
+    calls: ToolCalls, host: str, token: str | None, allowed: tuple[str, ...] = ()
 ) -> _App:
     """The whole application; ``allowed`` are Host headers besides those of loopback."""
     names = ["127.0.0.1", "localhost", "[::1]", *allowed]
@@ -86,14 +85,14 @@ def application(
         allowed_hosts=[*hosts, *allowed],
         allowed_origins=[f"http://{name}" for name in hosts],
     )
-    app: _App = make_server(desk).streamable_http_app(
+    app: _App = make_server(calls).streamable_http_app(
         streamable_http_path=PATH, host=host, transport_security=security
     )
     return app if token is None else TokenGuard(app, token)
 
 
 async def serve_http(
-    desk: ToolCalls,
+    calls: ToolCalls,
     host: str,
     port: int,
     token: str | None,
@@ -110,9 +109,9 @@ async def serve_http(
         sock = listeners.open_tcp(host, port, BACKLOG)
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    gate = None if any_user or is_overflow_user() else LoopbackUsers(RefusalLog().warn)
+    gate = loopback_gate(any_user=any_user)
     config = uvicorn.Config(
-        application(desk, host, token, allowed),
+        application(calls, host, token, allowed),
         http=AutoHTTPProtocol if gate is None else _behind(gate),  # type: ignore[arg-type]
         backlog=BACKLOG,
         log_level="warning",

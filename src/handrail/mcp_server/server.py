@@ -53,7 +53,7 @@ class HostChannel:
         await self._context.session.report_progress(round(seconds, 1), total, message)
 
 
-def make_server(desk: ToolCalls) -> Server[Any]:
+def make_server(calls: ToolCalls) -> Server[Any]:
     """The MCP server of a ``ToolCalls``."""
     tools = mcp_tools()
 
@@ -84,9 +84,9 @@ def make_server(desk: ToolCalls) -> Server[Any]:
             return _result(Reply(f"there is no tool {params.name!r}", ok=False))
         if params.request_state is not None:
             read = partial(_answered, params)
-            found = await desk.resume(params.request_state, read, channel)
+            found = await calls.resume(params.request_state, read, channel)
         else:
-            found = await desk.call(params.name, params.arguments or {}, channel)
+            found = await calls.call(params.name, params.arguments or {}, channel)
         if isinstance(found, InputNeeded):
             return _input_required(found)
         return _result(found)
@@ -100,9 +100,9 @@ def make_server(desk: ToolCalls) -> Server[Any]:
     )
 
 
-async def serve_stdio(desk: ToolCalls) -> None:
+async def serve_stdio(calls: ToolCalls) -> None:
     """Serve until the host closes our standard input."""
-    server = make_server(desk)
+    server = make_server(calls)
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 

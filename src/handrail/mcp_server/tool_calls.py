@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from handrail.agent.shell import AgentShell
 from handrail.agent.tool_answer import ToolAnswer, range_text
 from handrail.errors import HandrailError, UsageError
-from handrail.mcp_server.pending_calls import PREFIX, PendingCall, PendingCalls
+from handrail.mcp_server.call_approvals import PREFIX, PendingCall, PendingCalls
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.unified_exec.tools import read_output_args
 from handrail.unified_exec.truncate import DEFAULT_TOKENS
@@ -64,13 +64,13 @@ class ToolCalls:
     def __init__(
         self,
         shell: AgentShell,
-        tickets: PendingCalls,
+        pending: PendingCalls,
         *,
         answer_within: float = ANSWER_WITHIN,
         unasked: Choice = Choice.DENY,
     ) -> None:
         self._shell = shell
-        self._tickets = tickets
+        self._pending = pending
         self._within = min(answer_within, MOST_ANSWER_WITHIN)
         self._unasked = unasked
         self._asking: set[asyncio.Task[None]] = set()
@@ -88,98 +88,98 @@ class ToolCalls:
                 return self._read(arguments)
         if name == "write_stdin" and str(arguments.get("session_id", "")).startswith(PREFIX):
             return await self._later(arguments, channel)
-        ticket = self._tickets.new()
+        call = self._pending.new()
         given = self._patient(name, arguments)
-        ticket.start(self._shell.call(name, given, call_id=ticket.name))
-        return await self._follow(ticket, channel)
+        call.start(self._shell.call(name, given, call_id=call.name))
+        return await self._follow(call, channel)
 
     async def resume(
         self, state: str, read: Callable[[Question], Answer | None], channel: Channel
     ) -> Reply | InputNeeded:
         """Repeat a call with an answer; ``read`` is the answer to the question of that state."""
-        ticket, question = self._tickets.of_state(state)
-        if ticket is None:
+        call, question = self._pending.of_state(state)
+        if call is None:
             return _unknown(state)
         answer = None if question is None else read(question)
         if question is not None and answer is not None:
-            ticket.answer(answer, question)
-        elif ticket.question is not None:
+            call.answer(answer, question)
+        elif call.question is not None:
             # Nothing was said to the open question: it is to be put again.
-            ticket.put = False
-        return await self._follow(ticket, channel)
+            call.put = False
+        return await self._follow(call, channel)
 
     async def close(self) -> None:
         """Cancel the waiting calls."""
         for task in self._asking:
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
-        await self._tickets.close()
+        await self._pending.close()
 
-    async def _follow(self, ticket: PendingCall, channel: Channel) -> Reply | InputNeeded:
+    async def _follow(self, call: PendingCall, channel: Channel) -> Reply | InputNeeded:
         start = time.monotonic()
         while True:
-            if ticket.done:
-                return self._done(ticket)
-            if ticket.question is not None and not ticket.put:
-                ticket.put = True
+            if call.done:
+                return self._done(call)
+            if call.question is not None and not call.put:
+                call.put = True
                 if channel.asks_in_reply:
-                    return InputNeeded(ticket.state, ticket.question)
-                self._ask(ticket, ticket.question, channel)
+                    return InputNeeded(call.state, call.question)
+                self._ask(call, call.question, channel)
             left = self._within - (time.monotonic() - start)
             if left <= 0:
-                return self._waiting(ticket)
-            await self._change(ticket, min(left, _BEAT))
+                return self._waiting(call)
+            await self._change(call, min(left, _BEAT))
             passed = time.monotonic() - start
-            await channel.progress(passed, self._within, _state(ticket))
+            await channel.progress(passed, self._within, _state(call))
 
-    async def _change(self, ticket: PendingCall, seconds: float) -> None:
-        ticket.changed.clear()
-        if ticket.done or (ticket.question is not None and not ticket.put):
+    async def _change(self, call: PendingCall, seconds: float) -> None:
+        call.changed.clear()
+        if call.done or (call.question is not None and not call.put):
             return
         try:
             async with asyncio.timeout(seconds):
-                await ticket.changed.wait()
+                await call.changed.wait()
         except TimeoutError:
             pass
         except asyncio.CancelledError:
             # The host has cancelled the call, so the shell does; a running process stays.
-            if ticket.task is not None:
-                ticket.task.cancel()
-                self._tickets.forget(ticket)
+            if call.task is not None:
+                call.task.cancel()
+                self._pending.forget(call)
             raise
 
-    def _ask(self, ticket: PendingCall, question: Question, channel: Channel) -> None:
+    def _ask(self, call: PendingCall, question: Question, channel: Channel) -> None:
         """Send the question while the call waits."""
         if not channel.can_ask:
-            ticket.answer(Answer(self._unasked, "the host cannot ask anybody"), question)
+            call.answer(Answer(self._unasked, "the host cannot ask its user"), question)
             return
 
         async def put() -> None:
-            ticket.answer(await channel.ask(question), question)
+            call.answer(await channel.ask(question), question)
 
         task = asyncio.create_task(put())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _done(self, ticket: PendingCall) -> Reply:
-        self._tickets.forget(ticket)
-        assert ticket.task is not None  # noqa: S101 (it is done)
-        return _reply(ticket.task.result())
+    def _done(self, call: PendingCall) -> Reply:
+        self._pending.forget(call)
+        assert call.task is not None  # noqa: S101 (it is done)
+        return _reply(call.task.result())
 
-    def _waiting(self, ticket: PendingCall) -> Reply:
+    def _waiting(self, call: PendingCall) -> Reply:
         text = (
-            f"{_state(ticket)}; the call goes on. Get its answer with write_stdin and session_id"
-            f' "{ticket.name}"'
+            f"{_state(call)}; the call goes on. Get its answer with write_stdin and session_id"
+            f' "{call.name}"'
         )
-        return Reply(text, structured={"pending": ticket.name})
+        return Reply(text, structured={"pending": call.name})
 
     async def _later(self, arguments: Mapping[str, Any], channel: Channel) -> Reply | InputNeeded:
         if arguments.get("chars"):
             return Reply("a call that still waits takes no input: leave `chars` out", ok=False)
-        ticket = self._tickets.get(arguments["session_id"])
-        if ticket is None:
+        call = self._pending.get(arguments["session_id"])
+        if call is None:
             return _unknown(str(arguments["session_id"]))
-        return await self._follow(ticket, channel)
+        return await self._follow(call, channel)
 
     def _patient(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Limit the wait to the time for an answer, and the text to what fits a model."""
@@ -234,8 +234,8 @@ def _unknown(name: str) -> Reply:
     return Reply(f"there is no call {name} waiting: make it again", ok=False)
 
 
-def _state(ticket: PendingCall) -> str:
-    return "Waiting for an approval" if ticket.question is not None else "Still running"
+def _state(call: PendingCall) -> str:
+    return "Waiting for an approval" if call.question is not None else "Still running"
 
 
 def _reply(answer: ToolAnswer) -> Reply:

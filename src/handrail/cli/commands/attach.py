@@ -52,6 +52,8 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
             secrets=workspace.variables.secrets,
         )
         info = await relay.run()
+        if info is not None:
+            await workspace.forget(process)  # the user has had all of it
     if args.json:
         options.print_json({"detached": info is None, "exit": options.exit_json(info)})
     elif info is None:
@@ -72,4 +74,4 @@ async def _fit(process: object) -> None:
     try:
         await process.resize(*terminal.size())
     except ResizeFailed:
-        pass
+        pass  # it has no terminal, or has ended

@@ -14,15 +14,12 @@ from handrail.cli.stdio import printable, say
 from handrail.errors import FilesError, HandrailError, UsageError
 
 if TYPE_CHECKING:
+    from handrail.executor.trees.copying import Copied
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
 
 #: Copies that are done sooner show no progress.
 _PATIENCE_SECONDS = 0.5
-#: A shell script that prints which of its arguments are executable.
-_PROGRAMS = 'for f; do if [ -x "$f" ]; then printf "%s\\0" "$f"; fi; done'
-#: Names per command; argv is limited in size.
-_MOST_NAMES = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Copy files to or from the machine of --at. A path that begins with : is on"
         " that machine, relative to its server's directory. Files that cannot be copied are"
-        " reported and the others are copied; links to directories are not followed. Exit codes:"
-        " 1 if a file was not copied."
+        " reported and the others are copied; modes, times and links are kept, and no link below"
+        " a directory is followed. Exit codes: 1 if a file was not copied."
     )
     options.add_place(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
@@ -63,7 +60,6 @@ async def _run(args: argparse.Namespace) -> int:
             await copying.check_room(args.sources, args.destination)
             for source in args.sources:
                 await copying.copy(source, args.destination)
-            await copying.keep_programs()
         finally:
             copying.clear()
     done = {"files": copying.files, "bytes": copying.bytes}
@@ -76,12 +72,9 @@ async def _run(args: argparse.Namespace) -> int:
 
 def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) -> int:
     """Print each failure in a line, or all of them with what was copied in one object."""
-    named = [
-        FilesError(
-            str(one) if one.path in str(one) else f"{one.path}: {one}", kind=one.kind, path=one.path
-        )
-        for one in failures
-    ]
+    from handrail.filesystem.errors import named as with_path
+
+    named = [with_path(one) for one in failures]
     if as_json:
         return error_output.tell(NotCopied(named, done), 1)
     for one in named:
@@ -114,7 +107,6 @@ class _Copying:
         self._began = time.monotonic()
         self._shown = False
         self._name = ""
-        self._copied: list[tuple[str, str]] = []
         self.files = 0
         self.bytes = 0
         self.failures: list[FilesError] = []
@@ -129,109 +121,56 @@ class _Copying:
 
         What cannot be copied is noted, and the rest is copied.
         """
+        from handrail.executor.trees.copying import NotCopied as Partly
+
         try:
-            await self._copy(source, destination)
+            self._count(await self._copy(source, destination))
+        except Partly as error:
+            self._count(error.copied)
+            self.failures += error.failures
         except FilesError as error:
             self.failures.append(error)
 
-    async def _copy(self, source: str, destination: str) -> None:
+    async def _copy(self, source: str, destination: str) -> Copied:
         name = posixpath.basename(source.removeprefix(":").rstrip("/"))
         if name and await self._is_directory(destination, missing_ok=True):
             destination = posixpath.join(destination, name) if destination != ":" else f":{name}"
-        if await self._is_directory(source):
-            if not self._recursive:
-                raise UsageError(f"{source} is a directory; copy it with -r")
-            await self._copy_tree(source, destination)
-        else:
-            await self._copy_file(source, destination)
-
-    async def _copy_tree(self, source: str, destination: str) -> None:
-        there, where = self._files(destination)
-        await there.mkdir(where)
-        here, directory = self._files(source)
-        for entry in await here.list(directory):
-            one = posixpath.join(source, entry.name)
-            other = posixpath.join(destination, entry.name)
-            try:
-                if entry.is_directory:
-                    await self._check_no_link(one)
-                    await self._copy_tree(one, other)
-                else:
-                    await self._copy_file(one, other)
-            except FilesError as error:
-                self.failures.append(error)
-
-    async def _check_no_link(self, path: str) -> None:
-        """Refuse a link to a parent, which would be copied for ever; raises FilesError."""
-        files, where = self._files(path)
-        if (await files.stat(where)).is_symlink:
-            raise FilesError(
-                f"{path} is a link to a directory, which is not followed; copy it by itself",
-                kind="invalid_input",
-                path=path,
-            )
-
-    async def _copy_file(self, source: str, destination: str) -> None:
+        if await self._is_directory(source) and not self._recursive:
+            raise UsageError(f"{source} is a directory; copy it with -r")
         self._name = source
-        here, path = self._files(source)
-        data = await here.read(path, text=False, progress=self._progress)
-        there, where = self._files(destination)
-        await there.write(where, data, progress=self._progress)
-        self._copied.append((source, destination))
-        self.files += 1
-        self.bytes += len(data)
+        files = self._there.files
+        if not source.startswith(":"):
+            return await files.upload(
+                _absolute(source), destination[1:] or ".", progress=self._progress
+            )
+        if not destination.startswith(":"):
+            return await files.download(
+                source[1:] or ".", _absolute(destination), progress=self._progress
+            )
+        # Both are there.
+        await files.copy(source[1:] or ".", destination[1:] or ".", recursive=True)
+        return await _extent(files, destination[1:] or ".")
+
+    def _count(self, copied: Copied) -> None:
+        self.files += copied.files
+        self.bytes += copied.bytes
+        for path in copied.skipped:
+            text = "a pipe, a socket or a device is not copied"
+            self.failures.append(FilesError(text, kind="invalid_input", path=path))
 
     async def _is_directory(self, path: str, *, missing_ok: bool = False) -> bool:
-        files, where = self._files(path)
+        there = path.startswith(":")
+        files = self._there.files if there else self._here.files
         try:
-            return (await files.stat(where)).is_directory
+            return (await files.stat(path[1:] or "." if there else path)).is_directory
         except FilesError as error:
             if missing_ok and error.kind == "not_found":
                 return False
             raise
 
-    def _side(self, path: str) -> tuple[AsyncWorkspace, str]:
-        """The workspace of a path, and the path there."""
-        if path.startswith(":"):
-            return self._there, path[1:] or "."
-        return self._here, path
-
-    def _files(self, path: str) -> tuple[AsyncFiles, str]:
-        workspace, name = self._side(path)
-        return workspace.files, name
-
-    async def keep_programs(self) -> None:
-        """Make copies of executables executable; the file calls of the wire know no modes."""
-        while self._copied:
-            batch, self._copied = self._copied[:_MOST_NAMES], self._copied[_MOST_NAMES:]
-            copies = {self._word(source): self._word(copy) for source, copy in batch}
-            if self._side(batch[0][0])[0] is self._here:
-                programs = [name for name in copies if os.access(name, os.X_OK)]
-            else:
-                told = await self._apply(["sh", "-c", _PROGRAMS, "sh"], list(copies))
-                programs = [os.fsdecode(name) for name in told.split(b"\0") if name]
-            marked = [copies[name] for name in programs]
-            if self._side(batch[0][1])[0] is self._here:
-                for name in marked:
-                    mode = os.stat(name).st_mode
-                    os.chmod(name, mode | (mode & 0o444) >> 2)  # x for every class that may read
-            elif marked:
-                await self._apply(["chmod", "+x", "--"], marked)
-
-    async def _apply(self, command: list[str], names: list[str]) -> bytes:
-        """Run a command there with names that, unlike its argv, need not be UTF-8."""
-        given = b"".join(os.fsencode(name) + b"\0" for name in names)
-        done = await self._there.run(["xargs", "-0", *command], input=given, text=False)
-        return done.stdout
-
-    def _word(self, path: str) -> str:
-        """A name that no program takes for an option."""
-        name = self._side(path)[1]
-        return name if name.startswith("/") else f"./{name}"
-
     # --- progress ------------------------------------------------------------------------
 
-    def _progress(self, done: int, total: int) -> None:
+    def _progress(self, files: int, done: int, total: int) -> None:
         if not self._shows or time.monotonic() - self._began < _PATIENCE_SECONDS:
             return
         share = 100 * done // total if total else 100
@@ -247,3 +186,18 @@ class _Copying:
         """Clear the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)
+
+
+async def _extent(files: AsyncFiles, path: str) -> Copied:
+    """What a copy on one machine has made."""
+    from handrail.executor.trees.copying import Copied
+
+    found = await files.stat(path)
+    if not found.is_directory:
+        return Copied(files=1, bytes=found.size)
+    sizes = [one.size async for one in files.walk(path) if one.kind == "file"]
+    return Copied(files=len(sizes), bytes=sum(sizes))

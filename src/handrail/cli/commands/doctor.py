@@ -7,7 +7,8 @@ import errno
 import json
 import sys
 
-from handrail.cli import stdio
+from handrail.cli import stdio, style
+from handrail.cli.table import STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +48,25 @@ def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
         listed = [finding.as_dict() for finding in findings]
         print(json.dumps({"sandbox": holds, "findings": listed}, indent=2))
         return
+    person = style.person_looks()
+    optional = "optional" if person else "no"  # scripts know it by that word
     for finding in findings:
-        mark = "ok" if finding.good else "MISSING" if finding.needed else "no"
-        print(f"{mark:8}{finding.subject}: {finding.what}")
+        mark = "ok" if finding.good else "MISSING" if finding.needed else optional
+        _line(f"{mark:10}" if person else f"{mark:8}", f"{finding.subject}: {finding.what}", person)
         if finding.remedy:
-            print(f"{'':8}  -> {finding.remedy}")
+            print(f"{'':10}-> {finding.remedy}")
     if holds:
         print("Commands can be sandboxed here.")
+        if not all(finding.good for finding in findings):
+            print(f"What is marked `{optional}` is optional: it is not needed for that.")
     else:
         stdio.say("Commands cannot be sandboxed here.")
+
+
+def _line(mark: str, text: str, person: bool) -> None:
+    if not person:
+        print(f"{mark}{text}")
+        return
+    from rich.text import Text
+
+    style.console().print(Text(mark, style=STATES[mark.strip()]).append(text, style="default"))

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=options.seconds,
         default=2.0,
-        help="seconds between TERM and KILL (default: %(default)s)",
+        help="time between TERM and KILL (default: %(default)s)",
     )
     parser.add_argument("-s", "--signal", metavar="NAME", help="only send this signal, such as hup")
     options.add_json(parser)
@@ -28,9 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    # After a mere signal the user may want to see what became of it.
-    looks = args.signal is not None
-    async with detached.returned(args, looks=looks, shows=False) as workspace:
+    async with detached.returned(args, shows=False) as workspace:
         process = detached.find(workspace, args.id)
         if args.signal is not None:
             await process.signal(args.signal)

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from handrail import private_places
-from handrail.cli import error_output, variable_options
+from handrail.cli import error_output, network_options, options, variable_options
 from handrail.cli.stdio import say
 from handrail.config import STOP_SIGNALS, check_users
 from handrail.credentials import read_secret
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 _APPROVALS = ("untrusted", "on-failure", "on-request", "never")
 _MODES = ("read-only", "workspace-write", "off", PEERS_OFF)
+
+EXAMPLES = """\
+examples:
+  handrail mcp --cwd ~/src/repo                      over stdio, as MCP hosts start it
+  handrail mcp --approval untrusted --sandbox read-only
+  handrail mcp --http 127.0.0.1:8765 --token-file token
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--sandbox", choices=_MODES, default="workspace-write", help="(default: %(default)s)")
     variable_options.add_variables(parser)
-    add("--network", action="store_true", help="let sandboxed commands use the network")
+    network_options.add_network(parser, listens=True)
     add(
         "--add-dir",
         action="append",
@@ -67,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--approval-timeout",
         metavar="S",
-        type=float,
+        type=options.seconds,
         default=300.0,
         help="seconds until a question without an answer counts as no (default: %(default)s)",
     )
@@ -99,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _serve(args: argparse.Namespace) -> int:
     from handrail.agent.shell import AgentShell
-    from handrail.mcp_server.pending_calls import PendingCalls
+    from handrail.mcp_server.call_approvals import PendingCalls
     from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
     from handrail.policy.layers import DEFAULT_FILE, user_folder
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -111,17 +118,18 @@ async def _serve(args: argparse.Namespace) -> int:
     roots = tuple(os.path.realpath(folder) for folder in args.add_dir)  # noqa: ASYNC240 (as above)
     free = args.sandbox in ("off", PEERS_OFF)
     own = (".", *roots) if args.sandbox == "workspace-write" else ()
-    profile = Profile(write=own, network=args.network, temporary=bool(own))
+    network = network_options.read(args) or "off"
+    profile = Profile(write=own, network=network, temporary=bool(own))
     rules_file = args.rules_file
     if rules_file is None and not args.rules:
         rules_file = os.path.join(user_folder(), DEFAULT_FILE)
-    tickets = PendingCalls()
+    pending = PendingCalls()
     workspace = AsyncWorkspace(
         cwd, inherit_env=args.inherit_env, secrets=variable_options.secrets(args.secret)
     )
     shell = AgentShell(
         workspace,
-        approver=tickets,
+        approver=pending,
         policy=args.approval,
         approval_timeout=args.approval_timeout,
         sandbox="off" if free else profile,
@@ -129,30 +137,30 @@ async def _serve(args: argparse.Namespace) -> int:
         rules_file=rules_file,
     )
     async with shell:
-        desk = ToolCalls(shell, tickets, unasked=read_unasked(args.without_elicitation))
+        calls = ToolCalls(shell, pending, unasked=read_unasked(args.without_elicitation))
         try:
-            await _until_stopped(desk, args)
+            await _until_stopped(calls, args)
         finally:
-            await desk.close()
+            await calls.close()
     return 0
 
 
-async def _until_stopped(desk: ToolCalls, args: argparse.Namespace) -> None:
+async def _until_stopped(calls: ToolCalls, args: argparse.Namespace) -> None:
     """Serve until the transport ends or a signal comes."""
     if args.http is not None:
-        await _http(desk, args)
+        await _http(calls, args)
         return
     from handrail.mcp_server.server import serve_stdio
 
     loop = asyncio.get_running_loop()
-    task = asyncio.create_task(serve_stdio(desk))
+    task = asyncio.create_task(serve_stdio(calls))
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
 
-async def _http(desk: ToolCalls, args: argparse.Namespace) -> None:
+async def _http(calls: ToolCalls, args: argparse.Namespace) -> None:
     from handrail.mcp_server.http import check_exposure, serve_http
 
     host, separator, port = args.http.rpartition(":")
@@ -167,7 +175,7 @@ async def _http(desk: ToolCalls, args: argparse.Namespace) -> None:
         print(url, flush=True)
 
     await serve_http(
-        desk,
+        calls,
         host,
         int(port),
         token,

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 
-from handrail import own_code, private_places
+from handrail import own_code, private_files, private_places
 from handrail.cli import error_output
 from handrail.errors import HandrailError, UsageError
 
@@ -110,17 +110,28 @@ def start(path: str) -> socket.socket:
 
 def _open_log(path: str) -> int:
     """Open the log of a server started here, beside its socket, in a private directory."""
-    private_places.make_above(os.fsencode(path))
+    private_files.make_above(os.fsencode(path))
     above = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return private_places.open_file(above, os.path.basename(path), flags)
+        return private_files.open_file(above, os.path.basename(path), flags)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be used as a log ({error.strerror}); remove it and try again"
         ) from None
     finally:
         os.close(above)
+
+
+def _workspaces(path: str) -> str:
+    """The directory of the workspaces of the server at this socket.
+
+    In the state home: the runtime directory, where the socket is, may be of memory.
+    """
+    from _blake2 import blake2b
+
+    name = blake2b(os.fsencode(path), digest_size=8).hexdigest()
+    return os.path.join(private_places.state_home(), "workspaces", name)
 
 
 def _start_server(path: str) -> None:
@@ -131,7 +142,7 @@ def _start_server(path: str) -> None:
     log = _open_log(f"{path}.log")
     try:
         server = subprocess.Popen(
-            [*command, "--state-dir", f"{path}.state"],
+            [*command, "--state-dir", f"{path}.state", "--workspaces", _workspaces(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -12,21 +12,46 @@ import math
 import os
 import signal
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from handrail import units
-from handrail.cli import error_output, options, variable_options
-from handrail.cli.foreground_command import NotRun, current_directory
-from handrail.cli.signals import PASSED_ON, SignalRelay
-from handrail.cli.stdio import OutputFailed
+from handrail.cli import (
+    detached,
+    error_output,
+    network_options,
+    options,
+    sandbox_options,
+    variable_options,
+)
+from handrail.cli.foreground_command import NotRun, complain, current_directory
+from handrail.cli.remote_signals import SignalRelay
+from handrail.cli.stdio import OutputFailed, say
 from handrail.errors import UsageError
+from handrail.process import ENDING_SIGNALS
+from handrail.sandbox.refusal import COMMAND_LINE
 
 if TYPE_CHECKING:
+    from handrail.orchestrator.approvals import Approver
     from handrail.process.spec import Limits
     from handrail.workspace.asynchronous import AsyncWorkspace
-    from handrail.workspace.result import Result
+    from handrail.workspace.process import AsyncProcess
+    from handrail.workspace.result import Denial, Result
 
-#: A detached command is kept this long without a client.
+EXAMPLES = """\
+examples:
+  handrail run -- make -j4                         writes here, has no network
+  handrail run --network -- pip install -r requirements.txt
+  handrail run --writable .git -- git commit -m x  .git is read-only otherwise
+  handrail run --read-only -- pytest -q            writes nothing
+  handrail run --timeout 5m --limit memory=2GiB -- ./build
+  handrail run --at ssh://box --cwd src -- make    on another machine
+  handrail run --expose 8000 -- ./serve            its port 8000, at a port of this machine
+  handrail run --json -- make                      output, exit and usage as JSON
+  handrail run --detach --label task=42 -- make    left running; its id is printed
+"""
+#: A detached command is kept this long by a server that cannot be told how long.
 DETACHED_SECONDS = 24 * 3600.0
 
 
@@ -36,22 +61,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run a command in a workspace: sandboxed, with its streams and its exit code."
         " 124: it was ended by --timeout; 125: handrail failed; 126, 127: it could not be run."
     )
+    sandbox_options.add_sandbox(parser)
+    options.add_place(parser)
     add = parser.add_argument
     add(
-        "--sandbox",
-        choices=("workspace-write", "read-only", "off"),
-        default="workspace-write",
-        help="what it may touch (default: %(default)s)",
+        "--timeout",
+        metavar="DURATION",
+        type=options.seconds,
+        help="end it after this long: seconds, or 90s, 5m, 1.5h",
     )
-    options.add_place(parser)
-    add("--timeout", metavar="S", type=options.seconds, help="end it after this long")
     add("--cwd", metavar="DIR", default=".", help="the workspace it runs in (default: here)")
     add(
         "--env",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="set a variable; NAME alone removes it",
+        help="set a variable; NAME alone removes it, for others are inherited anyway",
     )
     variable_options.add_variables(parser)
     add(
@@ -68,12 +93,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " file_size, open_files, output, address_space; sizes as 512MiB or 2G, times as 90s or 5m",
     )
     add(
+        "--expose",
+        metavar="PORT[:LOCAL]",
+        action="append",
+        default=[],
+        help="have a port of this machine, LOCAL or a free one, lead to PORT that the sandboxed"
+        " command listens on; for this user alone, while it runs; may be given again",
+    )
+    add(
         "--watch-denials",
         action="store_true",
         help="with --json: tell for certain what the sandbox refused",
     )
-    add("--detach", action="store_true", help="leave it running and print its id")
+    add(
+        "--detach",
+        action="store_true",
+        help="leave it running and print its id; without --at this"
+        " starts a server of this user, which stays until `handrail stop`",
+    )
+    add(
+        "--keep",
+        metavar="T",
+        type=options.seconds,
+        help="with --detach: end it after this long, such as 2h (default: it ends by itself)",
+    )
+    add("--name", metavar="TEXT", help="a name for listings")
+    detached.add_label(parser, "a label for listings, may be given again")
     options.add_json(parser)
+    parser.set_defaults(default_shell=False)  # True: `handrail shell`, the machine's own shell
+    parser.set_defaults(interactive=False)  # True: `handrail shell`, one command after the other
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
 
 
@@ -88,15 +136,23 @@ def run(args: argparse.Namespace) -> int:
         if not name:
             args.parser.error("--env is NAME=VALUE")
         env[name] = value if mark else None
+    if args.keep is not None and not args.detach:
+        args.parser.error("--keep is for --detach")
+    if args.expose and args.detach:
+        args.parser.error("--expose ends with this program; leave out --detach")
     if args.watch_denials and not args.json:
         args.parser.error("--watch-denials needs --json, which shows them")
     try:
+        args.profile = sandbox_options.profile(args)
         args.limits = _limits(args.limit)
         args.secrets = variable_options.secrets(args.secret)
+        args.exposed = [_ports(text) for text in args.expose]
+        args.network = network_options.read(args, user_rules=True)
     except UsageError as error:
         args.parser.error(str(error))
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until they are handled
-    return options.to_end(_run(args, words, env))
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until they are handled
+    work = partial(_run_in_workspace, args, words, env)
+    return options.to_end(signalled(work))
 
 
 def _limits(given: list[str]) -> Limits | None:
@@ -111,17 +167,33 @@ def _limits(given: list[str]) -> Limits | None:
                 f"--limit is NAME=VALUE, as in memory=2GiB or processes=50, not {pair!r}; the"
                 f" names are {', '.join(Limits.__slots__)}"
             )
-        if name == "cpu_seconds":
-            found[name] = math.ceil(units.parse_duration(text))
-        else:
-            found[name] = units.parse_size(text)
+        try:
+            if name == "cpu_seconds":
+                found[name] = math.ceil(units.parse_duration(text))
+            else:
+                found[name] = units.parse_size(text)
+        except UsageError as error:
+            raise UsageError(f"--limit {pair}: {error}") from None
     return Limits(**found) if found else None
 
 
-async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
+def _ports(text: str) -> tuple[int, int | None]:
+    """What ``--expose`` says: a port, and the one of this machine; raises UsageError."""
+    from handrail.workspace.exposure import check_port
+
+    inner, colon, local = text.partition(":")
+    if not inner.isdecimal() or (colon and not local.isdecimal()):
+        raise UsageError(f"--expose is PORT or PORT:LOCAL, as in 8000 or 8000:9000, not {text!r}")
+    for number in (inner, local or inner):
+        check_port(int(number), "--expose: a port")
+    return int(inner), int(local) if colon else None
+
+
+async def signalled(work: Callable[[SignalRelay], Awaitable[int]]) -> int:
+    """Run a command with our signals passed on to it; its exit code."""
     signals = SignalRelay()
     try:
-        return await _run_in_workspace(args, words, env, signals)
+        return await work(signals)
     except asyncio.CancelledError:
         if signals.held:
             raise error_output.Interrupted(signals.held[0]) from None
@@ -135,6 +207,7 @@ async def _run_in_workspace(
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     at, root = args.at, args.cwd
+    args.approver = approver(args)
     if at is None:
         root = _from_here(root)
         if args.detach:
@@ -143,24 +216,59 @@ async def _run_in_workspace(
         root,
         at=at,
         token=options.token(args, at) if at is not None else None,
-        sandbox=args.sandbox,
+        sandbox=args.profile,
+        network=args.network,
+        approver=args.approver,
         env=env,
         inherit_env=args.inherit_env,
         secrets=args.secrets,
+        labels=detached.labels(args),
+        # Its output goes on without us, and a server without results keeps it for a day.
         detach_ttl=DETACHED_SECONDS if args.detach else None,
         keep_output=RETENTION_BYTES,  # the command waits for our reader, as for a pipe
     )
     if args.detach:
         return await _leave(args, workspace, words)
     async with workspace:
+        for port, local in args.exposed:
+            exposure = await workspace.expose(port, local_port=local)
+            say(f"handrail: {exposure.url} leads to port {port} of the command")
+        if args.default_shell:
+            words[0] = (await (await workspace.executor()).place()).shell
         if args.json:
             return await _collect(args, workspace, words, signals)
-        return await _stream(args, workspace, words)
+        return await stream(args, workspace, words)
 
 
-async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
+def approver(args: argparse.Namespace) -> Approver | None:
+    """The approver of hosts: the user at the terminal, if there is one."""
+    from handrail.network.settings import Managed
+
+    if not isinstance(args.network, Managed) or args.detach:
+        return None
     from handrail.cli import terminal
+    from handrail.cli.host_questions import at_terminal
+
+    keys = os.isatty(0) and not args.json
+    return at_terminal(keys=keys, raw=terminal.is_there() and args.tty is not False)
+
+
+async def _tell_hosts(process: AsyncProcess, args: argparse.Namespace) -> None:
+    """Say behind the command's own output which hosts it was refused."""
+    if isinstance(args.network, str | None):
+        return
+    result = await process.result()
+    for note in result.notes:
+        complain(note)
+
+
+async def stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
+    """Run it at our own streams; its exit code."""
+    from handrail.cli import terminal
+    from handrail.cli.host_news import HostNews
+    from handrail.cli.host_questions import HostQuestions
     from handrail.cli.stdio_relay import Relay
+    from handrail.workspace.process import explain_refusal
 
     raw = terminal.is_there() and args.tty is not False
     tty = raw or bool(args.tty)
@@ -181,18 +289,32 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
         timeout=args.timeout,
         limits=args.limits,
     )
+    questions = args.approver if isinstance(args.approver, HostQuestions) else None
+    hidden = workspace.variables.secrets
+    relay = Relay(process, raw=raw, tty=tty, secrets=hidden, questions=questions)
+    news = HostNews(process, raw=raw) if args.interactive else None
     try:
-        info = await Relay(process, raw=raw, secrets=workspace.variables.secrets).run()
+        info = await relay.run()
+        if news is not None:
+            await news.close()
+        else:
+            await _tell_hosts(process, args)
     except OutputFailed as error:
         error.outcome = "so the command was ended"
         raise
     assert info is not None  # noqa: S101 (there is no key to leave it with)
-    return options.exit_code(info)
+    code = options.exit_code(info)
+    refused = await explain_refusal(process, relay.tail, COMMAND_LINE)
+    if refused is not None:
+        say(f"handrail: {refused}")
+    return code
 
 
 async def _collect(
     args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str], signals: SignalRelay
 ) -> int:
+    from handrail.workspace.process import explain_refusal
+
     stdin = None if os.isatty(0) else await _read_all()
     signals.start_asked = True
     process = await workspace.start(
@@ -208,15 +330,17 @@ async def _collect(
     result = await process.result()
     assert result.exit is not None  # noqa: S101 (it was waited for)
     code = options.exit_code(result.exit)
+    tail = result.stdout if args.tty else result.stderr
+    refused = await explain_refusal(process, tail.encode("utf-8", "replace"), COMMAND_LINE)
     try:
-        options.print_json(_report(words, result))
+        options.print_json(_report(words, result, refused))
     except OutputFailed as error:
         error.outcome = f"and the command's exit code was {code}"
         raise
     return code
 
 
-def _report(words: list[str], result: Result[str]) -> dict[str, object]:
+def _report(words: list[str], result: Result[str], refusal: str | None) -> dict[str, object]:
     return {
         "argv": words,
         "exitCode": result.exit_code,
@@ -224,12 +348,29 @@ def _report(words: list[str], result: Result[str]) -> dict[str, object]:
         "stdout": result.stdout,
         "stderr": result.stderr,
         "durationMs": round(result.duration * 1000, 3),
+        "usage": options.usage_json(result.exit),
         "omitted": result.omitted,
+        "refusal": refusal,
         "denials": [
-            {"kind": d.kind, "op": d.op, "path": d.path, "certain": d.certain}
+            {
+                "kind": d.kind,
+                "op": d.op,
+                "path": d.path,
+                "certain": d.certain,
+                **({} if d.kind != "network" else _host(d)),
+            }
             for d in result.denials
         ],
+        **({"notes": list(result.notes)} if result.notes else {}),
     }
+
+
+def _host(denial: Denial) -> dict[str, object]:
+    """What is known of a refused host."""
+    names = ("host", "port", "protocol", "method", "reason", "source", "pid", "comm", "count")
+    found = {name: getattr(denial, name) for name in names}
+    found["omitted"] = denial.omitted or None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _is_empty(fd: int) -> bool:
@@ -270,15 +411,18 @@ async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
     from handrail.cli import terminal
 
     try:
+        # First: its output is stored from the first byte on.
+        await (await workspace.executor()).leave(args.keep, None)
         process = await workspace.start(
             words,
             tty=bool(args.tty),
             size=terminal.size(),
             timeout=args.timeout,
             limits=args.limits,
+            name=args.name,
         )
         name = process.id
-        workspace_id = await workspace.detach()
+        workspace_id = await workspace.detach(args.keep)
     except BaseException:
         await workspace.close()
         raise
@@ -290,7 +434,7 @@ async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
 
 
 def _from_here(path: str) -> str:
-    """The same from everywhere; raises UsageError."""
+    """The path made absolute, so that it means the same in any directory; raises UsageError."""
     try:
         return os.path.join(current_directory(), path)
     except NotRun as gone:

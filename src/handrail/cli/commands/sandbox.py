@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from handrail.cli import foreground_command
+from handrail.cli.run_fast import NETWORKS, not_a_network
 from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
@@ -24,23 +25,75 @@ options:
                      ('{"type": "managed", ...}'), or @FILE with such JSON
   --root DIR         a project root, may be given again (default: the current directory)
   --writable DIR     one more directory that may be written, may be given again
-  --network          leave the network open
+  --network [N]      open (also without N), off (default), or managed: the hosts of these lists
+  --allow-host P     let it reach this host, as in '*.example.org:443', may be given again
+  --deny-host P      never let it reach this host, may be given again
+  --ask-host P       ask about this host, although others like it are allowed
+  --allow-preset N   let it reach the hosts of a package index, as in pypi
+  --unlisted W       hosts on no list: ask (default) or deny
+  --on-network-denial W  a refused host: report (default) or end the command
   -C, --cwd DIR      where the command starts (default: the current directory)
   --json             collect its output, and print it with the exit code as JSON
   -h, --help         show this
+
+examples:
+  handrail sandbox -- make -j4
+  handrail sandbox --profile read-only -- pytest -q
+  handrail sandbox --writable .git -- git commit -m x
 """
+
+
+#: Options of a managed network, each with a value.
+_LISTS = (
+    "--allow-host",
+    "--deny-host",
+    "--ask-host",
+    "--allow-preset",
+    "--unlisted",
+    "--on-network-denial",
+)
+MANAGED = "managed"
+_NETWORK = "--network takes off, open or managed, or nothing (open), not {}; see --help"
+
+
+def _with_network(words: list[str]) -> list[str]:
+    """The words, with ``--network`` and its value as one; alone it means open."""
+    out: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--" or not word.startswith("-"):
+            return [*out, word, *rest]
+        if word == "--network":
+            if rest and not_a_network(rest[0], rest[1:]):
+                raise foreground_command.Usage(_NETWORK.format(rest[0]))
+            value = rest.pop(0) if rest[:1] and rest[0] in NETWORKS else "open"
+            word = f"--network={value}"
+        out.append(word)
+        if "=" not in word and word != "--json" and rest:
+            out.append(rest.pop(0))  # its value
+    return out
 
 
 class Options:
     """What was typed."""
 
     def __init__(self, words: list[str]) -> None:
-        valued, flags = ("--profile", "--root", "--writable", "--cwd"), ("--network", "--json")
-        given, self.command = foreground_command.read_options(words, valued, flags)
+        valued = ("--profile", "--root", "--writable", "--cwd", "--network", *_LISTS)
+        given, self.command = foreground_command.read_options(
+            _with_network(words), valued, ("--json",)
+        )
         self.profile = given.get("--profile", ["workspace-write"])[-1]
         self.roots = given.get("--root", [])
         self.writable = given.get("--writable", [])
-        self.network = "--network" in given
+        self.network = given.get("--network", [""])[-1]
+        self.hosts = {name: given[name] for name in _LISTS if name in given}
+        if self.network not in ("", *NETWORKS):
+            raise foreground_command.Usage(_NETWORK.format(self.network))
+        if self.hosts and self.network != MANAGED:
+            raise foreground_command.Usage(
+                "lists of hosts are for --network managed; add that, or leave them out"
+            )
         self.json = "--json" in given
         self.cwd = given.get("--cwd", [""])[-1]
 
@@ -100,9 +153,17 @@ def _begin(options: Options) -> int:
         raise foreground_command.NotRun(f"{cwd} is no directory; give another --cwd")
     forget_variables()  # for servers far away, and for no command
     intent = _intent(options, cwd)
+    if options.network == MANAGED:
+        if intent.is_off:
+            raise foreground_command.Usage(
+                "--network managed needs a sandbox; give another profile"
+            )
+        from handrail.cli import sandbox_managed
+
+        return sandbox_managed.run(intent, options.command, cwd, options.hosts)
     if intent.is_off:
         _become(options.command, cwd)
-    return foreground_command.run_sandboxed(intent, options.command, cwd)
+    return foreground_command.run_sandboxed(intent, options.command, cwd, surface="SANDBOX_COMMAND")
 
 
 def _become(command: list[str], cwd: str) -> NoReturn:
@@ -118,33 +179,36 @@ def _become(command: list[str], cwd: str) -> NoReturn:
 
 
 def _intent(options: Options, cwd: str) -> Intent:
-    from handrail.sandbox import profile
-
     if not options.roots:  # --root / says that it is meant
         foreground_command.check_root(options.profile, cwd)
     roots = tuple(options.roots or [cwd])
-    extra = tuple(
-        profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
-    )
-    intent = foreground_command.named_intent(options.profile, roots, network=options.network)
+    is_open = options.network == "open"
+    intent = foreground_command.named_intent(options.profile, roots, network=is_open)
     if intent is None:
         from handrail.cli.profile_option import read_permissions
 
         intent = read_permissions(options.profile)
-        if options.network:
+        if is_open:
             intent = intent._replace(network=True)
-    return intent._replace(
-        entries=intent.entries + extra, workspace_roots=tuple(map(os.fsencode, roots))
-    )
+    intent = intent._replace(workspace_roots=tuple(map(os.fsencode, roots)))
+    return foreground_command.with_writable(intent, options.writable, cwd)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Describe the options for completions; ``main`` reads its words by itself."""
+    """Describe the options for completions and the docs; ``main`` reads its words by itself."""
+    parser.description = USAGE.splitlines()[2]
     for line in USAGE.splitlines():
         if line.startswith("  -") and "--help" not in line:
-            names = [word.split()[0] for word in line[:21].split(",")]
-            parser.add_argument(*names, help=line[21:])
-    parser.add_argument("words", nargs="...")
+            said, _, text = line.strip().partition("  ")
+            names = [word.split()[0] for word in said.split(", ")]
+            value = said.split(", ")[-1].partition(" ")[2].strip("[]")
+            if said.endswith("]"):
+                parser.add_argument(*names, metavar=value, help=text.strip(), nargs="?")
+            elif value:
+                parser.add_argument(*names, metavar=value, help=text.strip())
+            else:
+                parser.add_argument(*names, action="store_true", help=text.strip())
+    parser.add_argument("words", nargs="...", metavar="-- CMD", help="the command and its words")
 
 
 def run(args: Namespace) -> int:

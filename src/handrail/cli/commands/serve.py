@@ -11,9 +11,10 @@ import argparse
 import gc
 import os
 import signal
+import sys
 
 from handrail import fault_points, private_places
-from handrail.cli import error_output
+from handrail.cli import error_output, options, workspace_options
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -21,6 +22,7 @@ from handrail.config import (
     DEFAULT_SESSION_PROCESSES,
     STOP_SIGNALS,
     Quota,
+    ResultBounds,
     ServerSettings,
     check_exposure,
     parse_listen,
@@ -28,6 +30,18 @@ from handrail.config import (
 from handrail.errors import HandrailError
 
 _LEVELS = ("debug", "info", "warning", "error")
+
+EXAMPLES = """\
+examples:
+  handrail serve                                     on a free port of loopback, which it prints
+  handrail serve --listen unix:/run/user/1000/h.sock
+  handrail serve --listen ws://0.0.0.0:8443 --ws-auth capability-token --ws-token-file token
+  handrail serve --detach-ttl 5m --on-stop keep
+"""
+
+
+#: After the start and the first requests, which have the same to import each time.
+_NOTE_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--detach-ttl",
         metavar="S",
-        type=_seconds,
+        type=options.seconds,
         default=30.0,
         help="seconds a session is kept without a connection, then ended (default: %(default)s)",
     )
@@ -73,10 +87,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--orphan-ttl",
         metavar="S",
-        type=_seconds,
+        type=options.seconds,
         default=600.0,
         help="seconds processes wait for the next server after a crash (default: %(default)s)",
     )
+    for name, text in (
+        ("keep", "how long results of left processes are stored, such as 7d"),
+        ("each", "most output that is stored of each, such as 64MiB; 0 stores none"),
+        ("total", "most output that is stored of all, such as 1GiB; the oldest goes first"),
+    ):
+        variable = f"HANDRAIL_RESULTS_{name.upper()}"
+        add(f"--results-{name}", metavar=name.upper(), help=f"{text} (or: ${variable})")
     add(
         "--max-processes",
         metavar="N",
@@ -130,6 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "accept every user of this machine on loopback (default: this user and root)"
     add("--any-user", action="store_true", help=text)
+    workspace_options.add_arguments(parser)
     # Accepted for the peer's launchers, which only use it together with a relay.
     add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
 
@@ -149,11 +171,17 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from handrail.process import required_syscalls
     from handrail.process.keeper_client.start import KeeperHandle, become_private, start_keeper
-    from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
+    from handrail.server.auth.tokens import AuthMode, AuthSettings, build_authenticator
     from handrail.server.recovery import upgrade_server
     from handrail.server.recovery.state_dir import StateDir, claim, inherit
 
+    bounds = {
+        f"HANDRAIL_RESULTS_{name.upper()}": value
+        for name in ("keep", "each", "total")
+        if (value := getattr(args, f"results_{name}")) is not None
+    }
     settings = ServerSettings(
+        results=ResultBounds.from_environment({**os.environ, **bounds}),
         listen=parse_listen(args.listen),
         auth=AuthSettings(
             mode=AuthMode(args.ws_auth or "none"),
@@ -177,13 +205,14 @@ def _run(args: argparse.Namespace) -> int:
         allowed_hosts=tuple(args.allow_host),
         allowed_origins=tuple(args.allow_origin),
         quota=Quota(session_processes=args.max_session_processes, processes=args.max_processes),
+        workspaces=workspace_options.workspace_settings(args),
+        tls=workspace_options.tls_files(args),
     )
-    for given in (args.ws_token_file, args.ws_shared_secret_file):
+    for given in (args.ws_token_file, args.ws_shared_secret_file, args.tls_key):
         if given is not None:
             private_places.add(given)
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
-    gc.disable()  # nothing that is imported from here on is garbage
     # From here on a signal must end the keeper too: serve() unblocks them when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
     if args.trees != "auto":
@@ -225,7 +254,22 @@ def _run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
-    return uvloop.run(serve(settings, auth, keeper, state, heir))
+
+    async def serve_and_note() -> int:
+        _note_modules()
+        return await serve(settings, auth, keeper, state, heir)
+
+    return uvloop.run(serve_and_note())
+
+
+def _note_modules() -> None:
+    """Have the modules of this start written for the next, once the server has started."""
+    start_bundle = sys.modules.get("handrail.start_bundle")
+    if start_bundle is not None and start_bundle.wanted():
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(_NOTE_SECONDS, loop.run_in_executor, None, start_bundle.make)
 
 
 def _raise_file_limit() -> None:
@@ -248,11 +292,4 @@ def _whole(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError("must not be negative")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < 10**9:
-        raise argparse.ArgumentTypeError("must be a number of seconds")
     return number

@@ -24,27 +24,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", metavar="DIR", help="the state directory of that server, if it was given one"
     )
+    parser.add_argument("--at", metavar="ADDRESS", help="the server, if several are running")
     options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Request the upgrade, and wait until the new server has taken over."""
     try:
-        before, after = _upgrade(args.state_dir)
+        address, before, after = _upgrade(args.at, args.state_dir)
     except HandrailError as error:
         return error_output.tell(error, 1)
     if args.json:
-        options.print_json({"before": before, "after": after})
+        options.print_json({"address": address, "before": before, "after": after})
     else:
-        print(f"server {before} has handed over to server {after}")
+        print(f"{address}: server {before} has handed over to server {after}")
     return 0
 
 
-def _upgrade(path: str | None) -> tuple[int, int]:
-    from handrail.server.recovery import state_dir, upgrade_server
+def _upgrade(address: str | None, path: str | None) -> tuple[str, int, int]:
+    """Address of the server, and the pids before and after."""
+    from handrail.server.recovery import running_servers, state_dir, upgrade_server
 
-    path, handle = state_dir.running(path)
-    handle.sock.close()
+    chosen = running_servers.choose(address, path)
+    address, path = chosen.address, chosen.state_dir
     before = state_dir.holder(path)
     missing = UsageError(f"no server is running on {path}; start one with `handrail serve`")
     if not before:
@@ -62,7 +64,7 @@ def _upgrade(path: str | None) -> tuple[int, int]:
             ended = bool(select.select([server], [], [], _PAUSE)[0])
             after = state_dir.holder(path)
             if after not in (0, before):
-                return before, after
+                return address, before, after
             reason = upgrade_server.refusal(path)
             if reason is not None:
                 raise UsageError(f"server {before} did not hand over and keeps running: {reason}")

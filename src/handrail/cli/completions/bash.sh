@@ -14,7 +14,7 @@ _handrail() {
   esac
   case $COMP_CWORD:$command:$current in
     *:-*) COMPREPLY=($(compgen -W "$options" -- "$current")) ;;
-    *:attach:*|*:logs:*|*:kill:*)
+    *:attach:*|*:logs:*|*:kill:*|*:wait:*|*:exec:*)
       COMPREPLY=($(compgen -W "$(handrail ps -q 2>/dev/null)" -- "$current")) ;;
     *:run:*|*:sandbox:*) COMPREPLY=($(compgen -c -f -- "$current")) ;;
     *)

@@ -13,7 +13,7 @@ _handrail() {
   esac
   if [[ ${words[CURRENT]} == -* ]]; then
     _describe option options
-  elif [[ ${words[2]} == (attach|logs|kill) ]]; then
+  elif [[ ${words[2]} == (attach|logs|kill|wait|exec) ]]; then
     compadd -- ${(f)"$(handrail ps -q 2>/dev/null)"}
   elif (( CURRENT == 3 && $#operands )); then
     compadd -- $operands

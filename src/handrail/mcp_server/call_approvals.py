@@ -1,5 +1,8 @@
-"""Running calls.  A pending call outlives its request: an answer must come before the host gives
-up, an approval or a slow start may take longer."""
+"""Running calls, and the question for an approval that each waits for.
+
+A pending call outlives its request: an answer must come before the host gives up, an approval or a
+slow start may take longer.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ class PendingCall:
         self.put = False
         self._asked = 0
         self._reply: asyncio.Future[Answer] | None = None
+        #: A command may cause several questions at once; one after the other is shown.
+        self._turn = asyncio.Lock()
         self.task: asyncio.Task[ToolAnswer] | None = None
 
     def start(self, work: Coroutine[Any, Any, ToolAnswer]) -> None:
@@ -45,15 +50,16 @@ class PendingCall:
         return self.task is not None and self.task.done()
 
     async def ask(self, question: Question) -> Answer:
-        """Wait for the answer to a question."""
-        self._reply = asyncio.get_running_loop().create_future()
-        self._asked += 1
-        self.question, self.put = question, False
-        self.changed.set()
-        try:
-            return await self._reply
-        finally:
-            self.question = self._reply = None
+        """Wait for the answer to a question, behind those that are open."""
+        async with self._turn:
+            self._reply = asyncio.get_running_loop().create_future()
+            self._asked += 1
+            self.question, self.put = question, False
+            self.changed.set()
+            try:
+                return await self._reply
+            finally:
+                self.question = self._reply = None
 
     def answer(self, answer: Answer, question: Question) -> None:
         """Answer this question; if it is open no more, or another one is, it has no effect."""
@@ -66,43 +72,68 @@ class PendingCalls:
 
     def __init__(self) -> None:
         self._open: dict[str, PendingCall] = {}
+        #: Set when a call begins, for questions that have none to carry them.
+        self._begun = asyncio.Event()
 
     def new(self) -> PendingCall:
         if len(self._open) >= _MOST:
             self._forget_one()
-        ticket = PendingCall()
-        self._open[ticket.name] = ticket
-        return ticket
+        call = PendingCall()
+        self._open[call.name] = call
+        self._begun.set()
+        return call
 
     def get(self, name: object) -> PendingCall | None:
         return self._open.get(name) if isinstance(name, str) else None
 
     def of_state(self, state: object) -> tuple[PendingCall | None, Question | None]:
-        """The ticket of a state, and its question if that is the one the state was given for.
+        """The call of a state, and its question if that is the one the state was given for.
 
         A host may send an answer twice, and by then the call may have the next question.
         """
         name, _, _ = state.partition(_NUMBER) if isinstance(state, str) else ("", "", "")
-        ticket = self.get(name)
-        return ticket, ticket.question if ticket is not None and ticket.state == state else None
+        call = self.get(name)
+        return call, call.question if call is not None and call.state == state else None
 
-    def forget(self, ticket: PendingCall) -> None:
-        self._open.pop(ticket.name, None)
+    def forget(self, call: PendingCall) -> None:
+        self._open.pop(call.name, None)
 
     def _forget_one(self) -> None:
         """Drop the oldest answer that was not fetched; if all are still to come, nothing."""
-        for ticket in self._open.values():
-            if ticket.done:
-                self.forget(ticket)
+        for call in self._open.values():
+            if call.done:
+                self.forget(call)
                 return
 
     async def ask(self, question: Question) -> Answer:
-        """``Approver``: the pending call carries the question."""
-        return await self._open[question.call_id].ask(question)
+        """``Approver``: the pending call carries the question.
+
+        A command that runs on after its call was answered may ask about a host: the next call of
+        the host carries that.
+        """
+        while True:
+            call = await self._carrier(question.call_id)
+            asking = asyncio.ensure_future(call.ask(question))
+            try:
+                over = () if call.task is None else (call.task,)
+                await asyncio.wait((asking, *over), return_when=asyncio.FIRST_COMPLETED)
+                if asking.done():
+                    return asking.result()
+            finally:
+                asking.cancel()
+
+    async def _carrier(self, name: str) -> PendingCall:
+        """The call of that name if it has not ended, else another one, perhaps one to come."""
+        while True:
+            running = {call.name: call for call in self._open.values() if not call.done}
+            if running:
+                return running.get(name) or next(iter(running.values()))
+            self._begun.clear()
+            await self._begun.wait()
 
     async def close(self) -> None:
         """Cancel the running calls."""
-        tasks = [ticket.task for ticket in self._open.values() if ticket.task is not None]
+        tasks = [call.task for call in self._open.values() if call.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

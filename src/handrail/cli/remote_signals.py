@@ -6,10 +6,12 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
+from handrail.process import ENDING_SIGNALS
+
 if TYPE_CHECKING:
     from handrail.workspace.process import AsyncProcess
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TRIES = 3
 
 
 class SignalRelay:
@@ -27,9 +29,9 @@ class SignalRelay:
         self._telling: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        for number in PASSED_ON:
+        for number in ENDING_SIGNALS:
             self._loop.add_signal_handler(number, self._came, number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
     def started(self, process: AsyncProcess) -> None:
         """The command runs: pass on what was held."""
@@ -49,9 +51,22 @@ class SignalRelay:
             self._main.cancel()
 
     def _tell(self, process: AsyncProcess, number: int) -> None:
-        from handrail.cli.stdio_relay import quietly
-
-        says = process.interrupt() if number == signal.SIGINT else process.terminate()
-        task = self._loop.create_task(quietly(says))
+        task = self._loop.create_task(pass_on(process, number))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
+
+
+async def pass_on(process: AsyncProcess, number: int) -> None:
+    """Signal the command, again if the connection was cut meanwhile: it may not have got it."""
+    from handrail.errors import ExecutorError, ExecutorTransportFailed
+
+    for _ in range(_TRIES):
+        if not process.running:
+            return
+        try:
+            await (process.interrupt() if number == signal.SIGINT else process.terminate())
+            return
+        except ExecutorTransportFailed:
+            continue  # the next try waits for a connection, if there is to be one
+        except ExecutorError:
+            return  # it has just ended
