@@ -49,6 +49,7 @@ class Run:
             "python": platform.python_version(),
             "load_before": os.getloadavg(),
             "servers": [server.name for server in self.servers],
+            "versions": dict(text.split("=", 1) for text in options.version),
             "quick": options.quick,
         }
 
@@ -220,6 +221,7 @@ def parse_options() -> argparse.Namespace:
     ap.add_argument("--oneshot", action="append", default=[], metavar="NAME=CMD")
     ap.add_argument("--python", metavar="PATH", help="the Python that children run")
     ap.add_argument("--state", metavar="DIR", default=os.path.join(HERE, ".state"))
+    ap.add_argument("--version", action="append", default=[], metavar="NAME=TEXT")
     ap.add_argument("--verbose", action="store_true", help="print tracebacks")
     ap.add_argument("--render", metavar="JSON", help="only print the tables of an earlier result")
     return ap.parse_args()

@@ -1,6 +1,7 @@
 """Our server beside its peer, and what we wanted to reach: what ``make bench`` runs.
 
-compare.py [--quick] [--only A,B] [--no-limits] [--strict]
+compare.py [--quick] [--only A,B] [--no-limits] [--strict] [--html FILE]
+It prints tables and writes the same with bars as one HTML page.
 The peer is the Codex binary: $CODEX, or an npm package kept in the user's cache folder.
 """
 
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from page import page
 from peer_binary import NoPeer, cache_folder, find_peer, version
 from targets import OURS, PEER, Verdict, judge
 
@@ -48,6 +50,7 @@ def run_bench(options: argparse.Namespace, servers: dict[str, str], result: Path
     command += ["--reps", str(options.reps), "--limit", str(options.limit)]
     for name, server in servers.items():
         command += ["--server", f"{name}={server}"]
+        command += ["--version", f"{name}={version(Path(shlex.split(server)[0]))}"]
     if options.only:
         command += ["--only", options.only]
     if options.python:
@@ -78,6 +81,7 @@ def parse_options() -> argparse.Namespace:
     ap.add_argument("--strict", action="store_true", help="exit with 1 if a target was missed")
     ap.add_argument("--ours", metavar="CMD", help="another command for our server, with {port}")
     ap.add_argument("--json", type=Path, metavar="FILE", help="keep all figures there")
+    ap.add_argument("--html", type=Path, metavar="FILE", default=Path("build/bench.html"))
     ap.add_argument("--state", type=Path, metavar="DIR", default=cache_folder() / "bench")
     passed = ap.add_argument_group("passed on to bench.py")
     passed.add_argument("--quick", action="store_true", help="small sizes, one repetition")
@@ -97,6 +101,7 @@ def main() -> int:
     ours = options.ours or our_server()
     peer = peer_server()
     options.state.mkdir(parents=True, exist_ok=True)
+    options.html.parent.mkdir(parents=True, exist_ok=True)
     result = options.json or options.state / "result.json"
     result.unlink(missing_ok=True)
     # The peer goes first: the tables show ratios to the first server.
@@ -105,6 +110,9 @@ def main() -> int:
     if code:
         return code
     reached = print_verdicts(result)
+    measured = json.loads(result.read_text())
+    options.html.write_text(page(measured["meta"], measured["results"]))
+    print(f"\nThe page of this run: {options.html}")
     return 1 if options.strict and not reached else 0
 
 

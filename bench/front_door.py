@@ -12,6 +12,7 @@ from __future__ import annotations
 import compileall
 import gc
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,7 @@ def main() -> None:
             lines(plain)
             sessions(plain, held)
             files(plain, held)
+            trees(plain, held, directory)
             leaks(plain)
         commands(directory, bwrap)
 
@@ -120,6 +122,32 @@ def files(plain: Workspace, held: Workspace) -> None:
         work = {"plain": partial(call, plain), "held": partial(call, held)}
         times = measure(work, rounds=200)
         show(f"ws.files.{what}, sandboxed", times["held"], times["plain"], "none")
+
+
+def trees(plain: Workspace, held: Workspace, directory: str, rounds: int = 5) -> None:
+    """10,000 small files, beside tar into tar; bench/trees.py has the same over ssh."""
+    source, target = os.path.join(directory, "source"), os.path.join(directory, "target")
+    for number in range(10_000):
+        place = os.path.join(source, f"d{number % 100}")
+        os.makedirs(place, exist_ok=True)
+        with open(os.path.join(place, f"f{number}"), "wb") as file:
+            file.write(b"%d\n" % number * 150)
+    tar = f"mkdir {target}; tar c -C {source} . | tar x -C {target}"
+
+    work: dict[str, Callable[[], object]] = {"tar": program("sh", "-c", tar)}
+    for what, ws in (("no sandbox", plain), ("sandboxed", held)):
+        work[f"upload, 10,000 files, {what}"] = partial(ws.files.upload, source, target)
+        work[f"download, 10,000 files, {what}"] = partial(ws.files.download, source, target)
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, one in work.items():
+            began = time.perf_counter()
+            one()
+            times[name].append((time.perf_counter() - began) * 1000)
+            shutil.rmtree(target)
+    for name in list(work)[1:]:
+        show(name, times[name], times["tar"], "none")
+    shutil.rmtree(source)
 
 
 def leaks(ws: Workspace) -> None:

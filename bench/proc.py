@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import shlex
 import signal
@@ -119,6 +121,11 @@ class Server:
             return
         self.port = free_port()
         self.url = f"ws://127.0.0.1:{self.port}"
+        self.pids = []
+        self.relaunch()
+
+    def relaunch(self) -> None:
+        """Start it again where it was, for instance after it was killed."""
         argv = shlex.split(self.spec.replace("{port}", str(self.port)))
         env = {**self.env, self.mark[0]: self.mark[1]}
         self.launched_at = time.perf_counter()
@@ -144,7 +151,8 @@ class Server:
                 )
             with socket.socket() as s:
                 if s.connect_ex(("127.0.0.1", self.port)) == 0:
-                    self.pids = tree(self.process.pid)
+                    before = [pid for pid in self.pids if os.path.exists(f"/proc/{pid}")]
+                    self.pids = list(dict.fromkeys(tree(self.process.pid) + before))
                     return
             time.sleep(0.0005)
         raise ServerFailed(f"{self.name} does not listen: see {self.log}")
@@ -173,6 +181,17 @@ class Server:
                 except OSError:
                     pass
         self.process = None
+
+    def end_children(self, timeout: float = 60.0) -> None:
+        """Have it, or a helper that outlived it, end its processes: killed, it would leave them."""
+        end = time.perf_counter() + timeout
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+            while time.perf_counter() < end and os.path.exists(f"/proc/{pid}"):
+                if self.process.poll() is not None and pid == self.process.pid:
+                    break
+                time.sleep(0.01)
 
     # What it costs.
 
@@ -204,6 +223,15 @@ class Server:
             own += int(fields[11]) + int(fields[12])
             waited += int(fields[13]) + int(fields[14])
         return own / TICK, waited / TICK
+
+    def cpu_us(self) -> float:
+        """Microseconds that all threads of it have run, exactly; without those that have ended."""
+        total = 0
+        for pid in self.pids:
+            for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+                with contextlib.suppress(OSError), open(path) as f:
+                    total += int(f.read().split()[0])
+        return total / 1e3
 
     def rss(self) -> int:
         """Resident bytes."""

@@ -27,6 +27,9 @@ def merge(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
         kind, _, name = key.partition(".")
         if kind == "lat":
             merged.update(latencies(name, [x for value in values for x in value]))
+            middles = [round(percentile(value, 0.5), 1) for value in values if value]
+            if len(middles) > 1:
+                merged.setdefault("_spread", {})[f"{name}_p50_us"] = [min(middles), max(middles)]
         elif kind == "bad":
             if any(values):
                 merged["BAD " + name] = sum(values)
