@@ -1,223 +1,216 @@
-"""The main job in fifteen seconds: run, talk, resize, lose the line, lose the server, go on.
+"""A tour in a few seconds: sandbox, shell session, REPL, approval, and a server that is killed.
 
-Starts a server of its own, speaks the wire to it with the ``websockets`` package, kills it in the
-middle of a build and of an open REPL, and prints what happens.  ``make demo`` runs it.
+Every line is checked before it is printed, and the tour ends with an error at the first that does
+not hold.  ``make demo`` runs it; ``python examples/demo.py`` does the same where handrail is
+installed.
 """
 
 from __future__ import annotations
 
-import base64
-import json
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
 
-from websockets.sync.client import ClientConnection, connect
+from handrail import (
+    AgentShell,
+    HandrailError,
+    Output,
+    Process,
+    Profile,
+    TerminalApprover,
+    Workspace,
+    __version__,
+)
 
-BOLD, DIM, OFF = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
+BOLD, DIM, GREEN, OFF = (
+    ("\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m")
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    else ("", "", "", "")
+)
+LINES = 40
+Sandbox: TypeAlias = Literal["workspace-write", "off"]
+PYTHON = ["env", "PYTHON_BASIC_REPL=1", sys.executable, "-q"]
 
-
-class Client:
-    """Just enough of a client to follow what goes over the wire."""
-
-    def __init__(self, url: str, resume: str | None = None) -> None:
-        self.ws: ClientConnection = connect(url, proxy=None).__enter__()
-        self.ids = 0
-        self.output: dict[str, bytes] = {}
-        self.exits: dict[str, int] = {}
-        self.last_seq: dict[str, int] = {}
-        params = {"clientName": "demo", "resumeSessionId": resume}
-        self.session = self.call("initialize", params)["sessionId"]
-        self.ws.send(json.dumps({"method": "initialized"}))
-
-    def call(self, method: str, params: dict[str, Any]) -> Any:
-        self.ids += 1
-        self.ws.send(json.dumps({"id": self.ids, "method": method, "params": params}))
-        while (message := self.receive()).get("id") != self.ids:
-            pass
-        if "error" in message:
-            raise SystemExit(f"{method}: {message['error']['message']}")
-        return message["result"]
-
-    def receive(self) -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(self.ws.recv(timeout=10))
-        params = message.get("params", {})
-        if "seq" in params:
-            self.last_seq[params["processId"]] = params["seq"]
-        if message.get("method") == "process/output":
-            data = base64.b64decode(params["chunk"])
-            self.output[params["processId"]] = self.output.get(params["processId"], b"") + data
-        elif message.get("method") == "process/exited":
-            self.exits[params["processId"]] = params["exitCode"]
-        return message
-
-    def start(self, name: str, argv: list[str], **more: Any) -> None:
-        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "TERM": "dumb"}
-        base = {"processId": name, "argv": argv, "cwd": "file:///", "env": env, "tty": False}
-        self.call("process/start", {**base, **more})
-
-    def type(self, name: str, text: str) -> None:
-        chunk = base64.b64encode(text.encode()).decode()
-        self.ids += 1
-        params = {"processId": name, "chunk": chunk, "writeId": f"w{self.ids}-{text}"}
-        self.call("process/write", params)
-
-    def wait_for(self, name: str, text: bytes) -> None:
-        while text not in self.output.get(name, b""):
-            self.receive()
-
-    def wait_exit(self, name: str) -> int:
-        while name not in self.exits:
-            self.receive()
-        return self.exits[name]
+claims = 0
 
 
-def say(headline: str, *lines: str) -> None:
-    print(f"{BOLD}{headline}{OFF}")
-    for line in lines:
-        print(f"    {line}")
+def title(text: str) -> None:
+    print(f"{BOLD}{text}{OFF}", flush=True)
 
 
-class Server:
-    """``handrail serve`` on one state directory, again and again."""
+def show(text: str) -> None:
+    print(f"    {text}", flush=True)
 
-    def __init__(self, state: str) -> None:
-        self.state = state
-        self.start()
 
-    def start(self) -> None:
-        argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", self.state]
-        self.process = subprocess.Popen(
-            [*argv, "--log-level", "error"], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+def claim(held: object, text: str) -> None:
+    """Print what was seen to be true; what is not ends the tour."""
+    global claims
+    if not held:
+        raise SystemExit(f"  ✗ this does not hold: {text}")
+    claims += 1
+    print(f"  {GREEN}✓{OFF} {text}", flush=True)
 
 
 def main() -> None:
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as state:
-        server = Server(state)
+    print(f"{DIM}handrail {__version__}, a tour: each ✓ was checked just now{OFF}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="handrail-demo-") as directory:
+        project = Path(directory, "project")
+        for name in ("src", "release", "build"):
+            (project / name).mkdir(parents=True)
+        sandbox: Sandbox = "workspace-write" if sandboxed(project) else "off"
+        shell_session(project, sandbox)
+        asyncio.run(approval(project, sandbox))
+        with Server(Path(directory, "state")) as server:
+            crash(server, project, sandbox)
+    print(f"{DIM}{claims} of {claims} held, in {time.perf_counter() - began:.1f} s{OFF}")
+
+
+def sandboxed(project: Path) -> bool:
+    """Show a refusal and a grant; False where this machine has no sandbox."""
+    title("1. A command writes where its profile says, and nowhere else")
+    copy = "echo v1 > src/app && cp src/app release/app"
+    app = project / "release" / "app"
+    with Workspace(project, sandbox=Profile(write=("src",))) as ws:
         try:
-            client = show(server.url, server.process.pid)
-            survive(server, client)
-        finally:
-            code = server.stop()
-    say("8. stopped", f"SIGTERM to the server: it ended its children and exited with {code}")
-    print(f"{DIM}({time.perf_counter() - began:.1f} s in all){OFF}")
-
-
-def show(url: str, pid: int) -> Client:
-    client = Client(url)
-    say("1. connected", f"{url} (server {pid}), session {client.session}")
-
-    client.start("hello", ["sh", "-c", "echo hello from $(uname -s); echo careful >&2; exit 3"])
-    code = client.wait_exit("hello")
-    say("2. ran a command", *client.output["hello"].decode().splitlines(), f"exit code {code}")
-
-    client.start("repl", [sys.executable, "-q"], tty=True)
-    client.wait_for("repl", b">>> ")
-    client.type("repl", "6 * 7\n")
-    client.wait_for("repl", b"42")
-    client.type("repl", "import os; os.get_terminal_size()\n")
-    client.wait_for("repl", b"columns=80, lines=24")
-    say("3. talked to a Python REPL in a terminal", "6 * 7 -> 42", "its terminal: 80 x 24")
-
-    client.call("process/resize", {"processId": "repl", "rows": 50, "cols": 132})
-    client.type("repl", "os.get_terminal_size()\n")
-    client.wait_for("repl", b"columns=132, lines=50")
-    say("4. resized it", "its terminal: 132 x 50")
-
-    counter = "for i in 1 2 3 4 5 6 7 8; do echo tick $i; sleep 0.1; done"
-    client.start("ticker", ["sh", "-c", counter])
-    client.wait_for("ticker", b"tick 2")
-    seen, after = client.output["ticker"], client.last_seq["ticker"]
-    session = client.session
-    client.ws.socket.close()
-    say("5. lost the line", f"after {seen.decode().split(chr(10))[-2]!r}; nobody is connected now")
-
-    time.sleep(0.3)
-    client = Client(url, resume=session)
-    text = b""
-    while True:
-        read = client.call(
-            "process/read", {"processId": "ticker", "afterSeq": after, "waitMs": 2000}
+            result = ws.run(copy, watch_denials=True)
+        except HandrailError as error:
+            show(f"no sandbox on this machine: {error}")
+            claim(
+                not list(project.glob("src/*")), "so the command was refused, not run without one"
+            )
+            show("`handrail doctor` says what is missing; the rest of the tour has no sandbox")
+            return False
+        show(f"$ {copy}")
+        show(result.stderr.strip())
+        seen = [one.path for one in result.denials if one.certain]
+        claim(
+            result.exit_code and seen == [str(app)] and not app.exists(),
+            'refused with Profile(write=("src",)), and result.denials says what: release/app',
         )
-        text += b"".join(base64.b64decode(c["chunk"]) for c in read["chunks"])
-        after = read["nextSeq"] - 1
-        if read["closed"]:
-            break
-    got = (seen + text).decode().split("\n")[:-1]
-    complete = got == [f"tick {i}" for i in range(1, 9)]
-    client.type("repl", "6 * 7 + 1\n")
-    client.wait_for("repl", b"43")
-    say(
-        "6. resumed the session",
-        f"missed output: {', '.join(text.decode().split(chr(10))[:-1])}",
-        f"nothing lost, nothing twice: {complete}",
-        "the REPL is still there: 6 * 7 + 1 -> 43",
-    )
-    print("    the processes of the session:")
-    for one in client.call("process/list", {})["processes"]:
-        print(f"      {one['processId']:8} {one['state']:8} {' '.join(one['argv'])[:60]}")
-    return client
+        ws.run(copy, sandbox=Profile(write=("src", "release")), check=True)
+        claim(
+            app.read_text() == "v1\n",
+            'granted with Profile(write=("src", "release")): the copy is there',
+        )
+    return True
 
 
-#: Five steps, each of which says so and takes a moment; the last decides over the exit code.
-BUILD = "for i in 1 2 3 4 5; do echo step $i of 5; sleep 0.15; done; echo built; exit 0"
+def shell_session(project: Path, sandbox: Sandbox) -> None:
+    title("2. A bash that keeps its state, and a REPL in a terminal")
+    with Workspace(project, sandbox=sandbox) as ws, ws.shell() as sh:
+        sh.run("cd src; greet() { echo hello, $NAME; }; NAME=world", check=True)
+        result = sh.run("greet; pwd")
+        show("$ cd src; greet() { echo hello, $NAME; }; NAME=world")
+        claim(
+            result.stdout == f"hello, world\n{ws.root}/src\n",
+            f"the next command says {result.stdout.splitlines()[0]!r} and is in src",
+        )
+        late = sh.run("sleep 60", timeout=0.3)
+        claim(
+            late.timed_out and sh.run("greet").stdout == "hello, world\n",
+            f"`sleep 60` is interrupted after {late.duration:.1f} s, and the bash goes on",
+        )
+        repl = ws.start(PYTHON, tty=True)
+        claim(asked(repl, "6 * 7", "42"), ">>> 6 * 7 is 42, typed into a terminal")
 
 
-def survive(server: Server, client: Client) -> None:
-    client.start("build", ["sh", "-c", BUILD])
-    client.wait_for("build", b"step 2")
-    client.type("repl", "answer = 6 * 7\n")
-    client.wait_for("repl", b"answer = 6 * 7")
-    seen, after, session = client.output["build"], client.last_seq["build"], client.session
-    pids = {one["processId"]: one["pid"] for one in client.call("process/list", {})["processes"]}
-    killed = server.process.pid
-    server.kill()
-    down = time.perf_counter()
-    server.start()
-    client = Client(server.url, resume=session)
-    back = time.perf_counter() - down
-    text = b""
-    while True:
-        asked = {"processId": "build", "afterSeq": after, "waitMs": 2000}
-        read = client.call("process/read", asked)
-        text += b"".join(base64.b64decode(c["chunk"]) for c in read["chunks"])
-        after = read["nextSeq"] - 1
-        if read["closed"]:
-            break
-    lines = (seen + text).decode().split("\n")[:-1]
-    complete = lines == [f"step {i} of 5" for i in range(1, 6)] + ["built"]
-    client.type("repl", "print(answer + 1)\n")
-    client.wait_for("repl", b"43")
-    same = pids["repl"] == next(
-        one["pid"]
-        for one in client.call("process/list", {})["processes"]
-        if one["processId"] == "repl"
-    )
-    say(
-        f"7. killed the server (kill -9 {killed}) in the middle of a build and of the REPL",
-        f"a new server (pid {server.process.pid}) had everything back in {back:.2f} s",
-        f"the build went on from {seen.decode().split(chr(10))[-2]!r} and exited with"
-        f" {read['exitCode']}; nothing lost, nothing twice: {complete}",
-        f"the REPL is the same process: {same}; it still knows that answer + 1 is 43",
-    )
-    client.call("session/close", {})
-    client.ws.close()
+def asked(repl: Process, typed: str, answer: str) -> bool:
+    """Type a line at the prompt and wait for its answer."""
+    repl.expect(">>> ", timeout=20)
+    repl.send(f"{typed}\n")
+    return bool(repl.expect(rf"\n{answer}\b", timeout=20))
+
+
+async def approval(project: Path, sandbox: Sandbox) -> None:
+    title("3. A model asks, a person decides")
+    build = project / "build"
+    keys, typed = os.pipe()
+    screen, shown = os.pipe()
+    approver = TerminalApprover(reader=keys, writer=shown)
+    async with AgentShell(Workspace(project, sandbox=sandbox), approver=approver) as shell:
+        os.write(typed, b"n it took an hour\n")
+        reply = await shell.call("exec_command", {"cmd": "rm -rf build"})
+        question = os.read(screen, 1 << 16).decode() + "n it took an hour"
+        for line in question.strip().splitlines():
+            show(line.replace(str(project.parent), "…"))
+        claim(
+            build.exists() and "it took an hour" in reply.text,
+            "nothing ran, and the model reads why",
+        )
+        os.write(typed, b"y\n")
+        reply = await shell.call("exec_command", {"cmd": "rm -rf build"})
+        claim(reply.ok and not build.exists(), "asked again and answered with y: it is gone")
+    for descriptor in (keys, typed, screen, shown):
+        os.close(descriptor)
+
+
+class Server:
+    """``handrail serve`` on a Unix socket, which can be killed and started again."""
+
+    def __init__(self, state: Path) -> None:
+        state.mkdir(mode=0o700)
+        self.url = f"unix:{state}/socket"
+        self._argv = [sys.executable, "-P", "-m", "handrail", "serve", "--log-level", "error"]
+        self._argv += ["--state-dir", str(state), "--listen", self.url]
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline():  # its address: it listens
+            raise SystemExit("the server did not start; it has said why")
+
+    def crash(self) -> None:
+        """Kill it without a word, and start the next."""
+        self._end(signal.SIGKILL)
+        self._start()
+
+    def _end(self, number: signal.Signals) -> None:
+        with self.process as process:  # waits for its end
+            process.send_signal(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end(signal.SIGTERM)
+
+
+def crash(server: Server, project: Path, sandbox: Sandbox) -> None:
+    title("4. The server is killed in the middle, and nothing is lost")
+    killed: list[int] = []
+    times: list[float] = []
+
+    def watch(output: Output) -> None:
+        if "step 10\n" in output.text and not killed:
+            killed.append(server.process.pid)
+            down = time.perf_counter()
+            server.crash()
+            times.append(time.perf_counter() - down)
+
+    with Workspace(project, at=server.url, sandbox=sandbox) as ws:
+        repl = ws.start(PYTHON, tty=True)
+        asked(repl, "n = 41; n > 0", "True")
+        build = f"for i in $(seq {LINES}); do echo step $i; sleep 0.02; done; exit 3"
+        result = ws.run(build, on_output=watch, timeout=60)
+        claim(
+            killed and server.process.pid not in killed,
+            f"kill -9 {killed[0]} at step 10 of {LINES}; the next server, {server.process.pid},"
+            f" took over in {times[0]:.1f} s",
+        )
+        claim(
+            result.stdout == "".join(f"step {i}\n" for i in range(1, LINES + 1)),
+            f"all {LINES} lines of the build have arrived, each once and in order",
+        )
+        claim(result.exit_code == 3, "and so has its exit code, 3")
+        claim(asked(repl, "n + 1", "42"), "the REPL was not restarted: it still knows n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import inspect
+import re
 import runpy
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +35,8 @@ def members() -> Iterator[tuple[str, Any, Any]]:
         for module, names in modules.items():
             found |= {name: getattr(import_module(module), name) for name in names}
     for name, thing in found.items():
+        if name in REFERENCE["TYPES"]:
+            continue
         yield name, thing, None
         if inspect.isclass(thing) and thing.__module__.startswith("handrail"):
             for member, value in vars(thing).items():
@@ -107,6 +113,22 @@ def test_the_reference_has_every_name_once() -> None:
     assert sorted(listed) == sorted(set(handrail.__all__) - {"__version__"})
 
 
+def test_the_reference_defines_every_type_and_error_it_names() -> None:
+    page = REFERENCE["render"]()
+    defined = set(re.findall(r"^### `(\w+)`", page, re.MULTILINE))
+    defined |= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    code = re.findall(r"^ *```python no-run\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)
+    code += re.findall(r"^- `(.*?)`", page, re.MULTILINE)
+    named = {name for one in code for name in re.findall(r"(?:[:>|,] |\[)([A-Z]\w+)", one)}
+    named |= set(re.findall(r"\b((?:[A-Z][a-z]+)+(?:Error|Failed|Busy|Unknown|Lost))\b", page))
+    unknown = {
+        name
+        for name in named - defined
+        if not any(hasattr(module, name) for module in (builtins, typing, collections.abc))
+    }
+    assert not unknown, "add them to TYPES or MORE of scripts/api_reference"
+
+
 def test_names_are_found_lazily_and_completely() -> None:
     script = (
         "import sys, handrail; assert 'asyncio' not in sys.modules;"
@@ -118,5 +140,6 @@ def test_names_are_found_lazily_and_completely() -> None:
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=30
     )
     assert int(done.stdout) == len(handrail.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = handrail.nothing  # type: ignore[attr-defined]
+    with pytest.raises(handrail.UsageError, match="has no 'Worksapce'; did you mean 'Workspace'"):
+        _ = handrail.Worksapce  # type: ignore[attr-defined]
+    assert not hasattr(handrail, "nothing")

@@ -1,0 +1,48 @@
+"""Generated pages say what the code says, and nothing of the site is fetched when it is viewed."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.cli.app import COMMANDS
+from handrail.telemetry.names import ALL
+
+HOME = Path(__file__).parents[2]
+REFERENCE: dict[str, Any] = runpy.run_path(str(HOME / "scripts" / "cli_reference"))
+PICTURES = sorted((HOME / "docs" / "pictures").glob("*.svg"))
+
+
+def test_the_options_are_up_to_date() -> None:
+    made = REFERENCE["render"]()
+    assert (HOME / "docs" / "cli-reference.md").read_text() == made, (
+        "run: scripts/cli_reference > docs/cli-reference.md"
+    )
+    for name in COMMANDS:
+        assert f"## `handrail {name}`" in made
+
+
+def test_every_metric_is_on_its_page() -> None:
+    page = (HOME / "docs" / "metrics.md").read_text()
+    for metric in ALL:
+        labels = ", ".join(f"`{label.name}`" for label in metric.labels)
+        line = f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.help} |"
+        assert line in page, line
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_fetches_nothing_and_names_no_directory_of_its_maker(picture: Path) -> None:
+    text = picture.read_text()
+    assert "url(http" not in text
+    assert "@font-face" not in text
+    # Text has a space as &#160;, so a path is a run of other characters.
+    paths = re.findall(r"(?<![\w.…:/])/(?:root|home|work|srv|Users)/[^<&]*", text)
+    assert not paths
+
+
+def test_there_are_pictures() -> None:
+    assert {path.stem for path in PICTURES} >= {"demo", "doctor", "policy", "run"}
