@@ -1,13 +1,21 @@
-.PHONY: setup demo test quick newest coverage conformance interop lint lock bench fuzz soak clean
+.PHONY: setup demo demo-fleet test quick newest coverage conformance interop docs reference pictures wheel lint lock bench bench-fleet fuzz soak clean
 
 setup:
 	@scripts/setup
 
-demo: setup
-	@.venv/bin/python examples/demo.py
+# What the package needs to run, and nothing of the developers' environment.
+demo:
+	@scripts/setup demo
+	@.venv-demo/bin/python examples/demo.py
+
+# The package with Ray: four simulated nodes, a node that dies, a driver that is killed.
+demo-fleet:
+	@scripts/setup fleet
+	@.venv-fleet/bin/python scripts/demo_fleet $(ARGS)
 
 test: setup
-	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
+	@scripts/setup test
+	@.venv/bin/python -m pytest -q -n 3 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
 
 # What starts no server, keeper or sandbox: done in seconds.
 quick: setup
@@ -18,6 +26,7 @@ newest: setup
 	@scripts/test_newest $(ARGS)
 
 coverage: setup
+	@scripts/setup test
 	@.venv/bin/python scripts/coverage $(ARGS)
 
 # Recorded cases against our code; FILES="x.jsonl ..." runs others of the same names.
@@ -26,6 +35,25 @@ conformance: setup
 
 interop: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 tests/interop $(ARGS)
+
+# The site, in build/site; a dead link or anchor is an error.
+docs:
+	@scripts/setup docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+# The generated pages, anew.
+reference: setup
+	@for name in api cli protocol; do .venv/bin/python scripts/$${name}_reference > build.tmp || exit 1; \
+		case $$name in cli) page=cli-reference ;; *) page=$$name ;; esac; mv build.tmp docs/$$page.md; done
+
+# The terminal pictures of the site and README.md, anew from real runs.
+pictures: setup
+	@scripts/setup docs
+	@.venv-docs/bin/python scripts/terminal_pictures
+
+# Wheel and sdist, and the quickstart with the wheel in an environment of its own.
+wheel: setup
+	@.venv/bin/python scripts/check_wheel
 
 lint: setup
 	@.venv/bin/ruff check .
@@ -42,6 +70,10 @@ lock: setup
 bench: setup
 	@.venv/bin/python bench/compare.py $(ARGS)
 
+# A fleet beside plain Ray tasks and SWE-ReX; ARGS as in bench/fleet.py.
+bench-fleet: setup
+	@.venv/bin/python bench/fleet.py $(ARGS)
+
 fuzz: setup
 	@.venv/bin/python fuzz/run.py $(ARGS)
 
@@ -49,4 +81,4 @@ soak: setup
 	@.venv/bin/python tests/system/soak.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-newest .coverage* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-fleet .venv-docs .venv-newest build .coverage* .mypy_cache .ruff_cache .pytest_cache

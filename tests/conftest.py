@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -24,6 +26,12 @@ settings.load_profile("handrail")
 
 counted_keeper.install()
 
+# A job in the background of a script ignores these, and so would every command of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 HOME = Path(__file__).parent
 #: Where a process must have been reaped when its test has ended.
 AT_ONCE = {"keeper", "process", "unified_exec"}
@@ -34,20 +42,49 @@ BOTH_LOOPS = {"transport"}
 #: What ``make quick`` runs, directories and modules: no server, keeper or sandbox is started there.
 PURE = {
     ".": "patch policy protocol telemetry",
-    "executor": "fake output_buffer reorder rpc",
-    "keeper": "deadlines lease messages",
-    "orchestrator": "approvals approvers call question_text result retry_offer",
+    "executor": "fake timeout",
+    "executor/client": "rpc",
+    "executor/output": "buffer reorder",
+    "fleet/tasks": "progress_bar results_file runner task_file",
+    "keeper": "deadlines messages",
+    "keeper/servers": "lease",
+    "network": "addresses bodies config decide denial_notes heads hosts patterns records"
+    " refusal_replies rules settings socks",
+    "fleet": "pure",
+    "orchestrator": "approvals approvers call network_call question_text result retry_offer",
     "process": "env_policy linear_regex spec",
     "process/output": "event_index output_log",
     "process/stdin": "ledger",
-    "sandbox": "denial intent profile",
+    "results": "record store",
+    "sandbox": "denial intent profile refusal",
+    "sandbox/warm": "demand",
     "sandboxed_files": "frames",
-    "server": "auth http_front",
+    "server/auth": "http tokens",
     "server/methods": "config",
     "transport": "connection_limits frames http_head line_framing masking memory stream",
     "unified_exec": "events head_tail keys prune tools truncate wait",
     "wire": "checks matching",
 }
+
+
+_state_home = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all tests a state home of their own: what they leave there costs other sandboxes time.
+
+    Workers inherit it from the process that starts them.
+    """
+    if not hasattr(config, "workerinput"):
+        made = tempfile.TemporaryDirectory(prefix="handrail-tests-", dir="/var/tmp")
+        config.stash[_state_home] = made
+        os.environ["XDG_STATE_HOME"] = made.name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the state home of the tests."""
+    if _state_home in config.stash:
+        config.stash[_state_home].cleanup()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -118,3 +155,26 @@ def held() -> Iterator[Held]:
     """Run commands in a sandbox without a server."""
     with holding() as held:
         yield held
+
+
+@pytest.fixture
+def server_options() -> tuple[str, ...]:
+    """How the server of ``url`` is started."""
+    return ()
+
+
+@pytest.fixture
+def url(tmp_path: Path, server_options: tuple[str, ...]) -> Iterator[str]:
+    """The address of a server, a program of its own."""
+    from tests.support.servers import server_process  # pure tests need none of it
+
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state, *server_options) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["near", "far"])
+def at(request: pytest.FixtureRequest) -> str | None:
+    """This machine, and a real server."""
+    return None if request.param == "near" else request.getfixturevalue("url")

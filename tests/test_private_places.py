@@ -6,11 +6,12 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from handrail import private_places, proof
-from handrail.private_places import NotOurs, open_directory, open_file
+from handrail import place_secret, private_places, proof
+from handrail.private_files import NotOurs, open_directory, open_file
 from handrail.sandbox.temp_dirs import TempDir
 
 
@@ -20,6 +21,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(private_places, "_added", {})
+    monkeypatch.setattr(private_places, "shared_home", lambda: str(tmp_path / "user"))
     (tmp_path / "home").mkdir(mode=0o755)
 
 
@@ -132,7 +134,7 @@ def test_the_list_has_every_candidate(tmp_path: Path, monkeypatch: pytest.Monkey
         b"/x/state/handrail",
         b"/x/rt/handrail",
         os.fsencode(tmp_path / "home/.local/state/handrail"),
-        b"/var/tmp/handrail-%d" % os.geteuid(),
+        os.fsencode(tmp_path / "user"),
         b"/tmp/handrail-%d" % os.geteuid(),
     }
     assert wanted <= private_places.listed().keys()
@@ -158,23 +160,104 @@ def test_a_directory_of_one_program_is_known_to_all(
     assert os.fsencode(given) not in private_places.listed()
     given.mkdir()  # by a command, perhaps
     assert os.fsencode(given) not in private_places.listed()
+    before = private_places.remembered()
     private_places.remember(f"{private_places.state_home()}/servers/0")
-    assert os.listdir(f"{private_places.state_home()}/places") == []
+    assert private_places.remembered() == before
+
+
+def test_a_directory_that_is_recorded_again_is_there_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that read half a record took its directory for gone, and removed the record."""
+    given = tmp_path / "given"
+    given.mkdir()
+    private_places.remember(str(given))
+    replaced, seen = private_places.replace_file, []
+
+    def look(*words: Any, **options: Any) -> None:
+        seen.append(private_places.remembered())
+        replaced(*words, **options)
+        seen.append(private_places.remembered())
+
+    monkeypatch.setattr(private_places, "replace_file", look)
+    before = private_places.revision()
+    assert private_places.remember(str(given))
+    assert seen == []  # nothing was written, and no plan is made anew
+    assert private_places.revision() == before
+    monkeypatch.setattr(private_places, "_mount_namespace", lambda: 1)
+    assert private_places.remember(str(given))
+    assert seen == [[os.fsencode(given)]] * 2
+
+
+def test_a_directory_in_another_mount_namespace_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that has a /tmp of its own does not see it, and a server may be using it."""
+    given = tmp_path / "given"
+    given.mkdir()
+    private_places.remember(str(given))
+    given.rename(tmp_path / "out of sight")
+    with monkeypatch.context() as patch:
+        patch.setattr(private_places, "_mount_namespace", lambda: 1)
+        assert private_places.remembered() == []
+    (tmp_path / "out of sight").rename(given)
+    assert private_places.remembered() == [os.fsencode(given)]
+
+
+def test_a_directory_of_a_mount_namespace_before_the_boot_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(private_places, "_mount_namespace", lambda: 1)
+        private_places.remember(str(given))
+    given.rmdir()
+    (record,) = (Path(private_places.user_directory()) / "places").iterdir()
+    assert private_places.remembered() == []
+    assert record.exists()
+    os.utime(record, (0, 0))
+    assert private_places.remembered() == []
+    assert not record.exists()
+
+
+def test_the_list_of_directories_is_not_read_through_a_link(tmp_path: Path) -> None:
+    """Another user may have made it: what is no list of ours would be removed as out of use."""
+    other = tmp_path / "project" / "places"
+    other.mkdir(parents=True)
+    (other / "notes").write_text("of the user")
+    (tmp_path / "user").symlink_to(tmp_path / "project")
+    assert private_places.remembered() == []
+    assert (other / "notes").exists()
+
+
+def test_a_directory_of_a_program_with_another_state_home_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a"))
+    private_places.remember(str(given))
+    monkeypatch.setattr(private_places, "_added", {})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "b"))
+    assert private_places.listed()[os.fsencode(given)] is True
+    private_places.forget(str(given))
+    assert os.fsencode(given) not in private_places.listed()
 
 
 def test_a_secret_is_made_once_and_read_by_us_alone(tmp_path: Path) -> None:
     place = tmp_path / "place"
-    assert private_places.secret_in(str(place)) is None
+    assert place_secret.secret_in(str(place)) is None
     directory = open_directory(str(place))
     try:
-        secret = private_places.make_secret(directory)
-        assert private_places.make_secret(directory) == secret
+        secret = place_secret.make_secret(directory)
+        assert place_secret.make_secret(directory) == secret
     finally:
         os.close(directory)
-    assert private_places.secret_in(str(place)) == secret
+    assert place_secret.secret_in(str(place)) == secret
     assert mode(place / "secret") == 0o600
     place.chmod(0o755)
-    assert private_places.secret_in(str(place)) is None
+    assert place_secret.secret_in(str(place)) is None
 
 
 def test_a_proof_is_of_one_role_and_one_talk() -> None:
@@ -196,3 +279,49 @@ def test_who_is_at_the_other_end() -> None:
         assert proof.peer(ours) == (os.getpid(), os.geteuid())
     assert not proof.sandboxed(os.getpid())
     assert proof.sandboxed(2**22 + 1)  # none that we can see
+
+
+def test_of_a_directory_of_workspaces_only_roots_and_temporaries_are_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_places, "_workspaces", set())
+    base = bytes(tmp_path / "w")
+    assert not private_places.is_workspace(base + b"/name/root")
+    private_places.open_workspaces(str(tmp_path / "w"))
+    for ours in (b"", b"/name", b"/name/other", b"/name/root/../../x", b"x/name/root"):
+        assert not private_places.is_workspace(base + ours), ours
+    for theirs in (b"/name/root", b"/name/tmp", b"/name/root/a/b"):
+        assert private_places.is_workspace(base + theirs), theirs
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a directory is given to another user")
+def test_what_another_user_made_before_us_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place that all programs share is then the same for all, whatever their environment."""
+    taken, known = tmp_path / "user", tmp_path / "known"
+    taken.mkdir()
+    known.mkdir()
+    os.chown(taken, 65534, 65534)
+    monkeypatch.setattr(private_places, "_home_of_user", lambda: str(known))
+    found = set()
+    for name in ("one", "two"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
+        found.add(private_places.user_directory())
+    assert found == {str(known / ".local/state/handrail")}
+    assert not list(taken.iterdir())
+    # What one program was given is covered by the sandboxes of the other.
+    given = tmp_path / "given"
+    given.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
+    assert not private_places.remember(str(given))
+    monkeypatch.setattr(private_places, "_added", {})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "two"))
+    assert os.fsencode(given) in private_places.listed()
+    # Nothing is left: it is refused, and said what is in the way.
+    monkeypatch.setattr(private_places, "_home_of_user", lambda: None)
+    for name in ("one", "two", "home"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        os.chown(tmp_path / name, 65534, 65534)
+    with pytest.raises(NotOurs, match=r"set XDG_STATE_HOME.*user: it belongs to user 65534"):
+        private_places.user_directory()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from handrail.agent.shell import AgentShell
     from handrail.agent.tool_answer import ToolAnswer
     from handrail.errors import (
+        AuthenticationFailed,
         ExecutorError,
         ExecutorSpawnFailed,
         ExecutorTransportFailed,
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
         WriteFailed,
     )
     from handrail.executor.base import WaitReason
-    from handrail.executor.files import FileEntry, FileMetadata
+    from handrail.executor.files import FileEntry, FileMetadata, TreeFile
+    from handrail.executor.trees.copying import Copied, NotCopied
+    from handrail.network.settings import Managed
     from handrail.orchestrator.approvals import Answer, Approver, Choice, Question
     from handrail.orchestrator.approvers import (
         AllowListApprover,
@@ -52,12 +55,12 @@ if TYPE_CHECKING:
     from handrail.version import __version__
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
+    from handrail.workspace.exposure import AsyncExposure
+    from handrail.workspace.file_watch import AsyncFileWatch, FileChange, FileWatch
     from handrail.workspace.files import AsyncFiles
-    from handrail.workspace.lines import Line
+    from handrail.workspace.output.lines import Line
     from handrail.workspace.process import AsyncProcess
-    from handrail.workspace.profile import Profile
-    from handrail.workspace.python_result import CodeError, PythonResult
-    from handrail.workspace.python_session import AsyncPythonSession, PythonEnded
+    from handrail.workspace.profile import Profile, Sandbox, SandboxName
     from handrail.workspace.result import (
         CommandFailed,
         Denial,
@@ -68,26 +71,34 @@ if TYPE_CHECKING:
         Waited,
     )
     from handrail.workspace.run import run
-    from handrail.workspace.shell import AsyncShell, ShellEnded
-    from handrail.workspace.synchronous import Workspace
-    from handrail.workspace.synchronous_process import Process, WorkspaceFiles
-    from handrail.workspace.synchronous_python import PythonSession
-    from handrail.workspace.synchronous_shell import Shell
+    from handrail.workspace.sessions.python import AsyncPythonSession, PythonEnded
+    from handrail.workspace.sessions.python_result import CodeError, PythonResult
+    from handrail.workspace.sessions.shell import AsyncShell, ShellEnded
+    from handrail.workspace.synchronous.exposure import Exposure
+    from handrail.workspace.synchronous.files import WorkspaceFiles
+    from handrail.workspace.synchronous.process import Process
+    from handrail.workspace.synchronous.python import PythonSession
+    from handrail.workspace.synchronous.shell import Shell
+    from handrail.workspace.synchronous.workspace import Workspace
 
 __all__ = [
     "AgentShell",
     "AllowListApprover",
     "Answer",
     "Approver",
+    "AsyncExposure",
+    "AsyncFileWatch",
     "AsyncFiles",
     "AsyncProcess",
     "AsyncPythonSession",
     "AsyncShell",
     "AsyncWorkspace",
+    "AuthenticationFailed",
     "CallbackApprover",
     "Choice",
     "CodeError",
     "CommandFailed",
+    "Copied",
     "Denial",
     "DenyAllApprover",
     "ExecutorError",
@@ -96,13 +107,18 @@ __all__ = [
     "ExitInfo",
     "ExitKind",
     "Exited",
+    "Exposure",
+    "FileChange",
     "FileEntry",
     "FileMetadata",
+    "FileWatch",
     "FilesError",
     "Gap",
     "HandrailError",
     "Limits",
     "Line",
+    "Managed",
+    "NotCopied",
     "Output",
     "Process",
     "ProcessError",
@@ -115,13 +131,16 @@ __all__ = [
     "QueueApprover",
     "ResizeFailed",
     "Result",
+    "Sandbox",
     "SandboxError",
+    "SandboxName",
     "SandboxUnavailable",
     "Shell",
     "ShellEnded",
     "TerminalApprover",
     "TerminateFailed",
     "ToolAnswer",
+    "TreeFile",
     "Usage",
     "UsageError",
     "WaitReason",
@@ -138,7 +157,9 @@ _HOMES = {
     "handrail.agent.shell": ("AgentShell",),
     "handrail.agent.tool_answer": ("ToolAnswer",),
     "handrail.executor.base": ("WaitReason",),
-    "handrail.executor.files": ("FileEntry", "FileMetadata"),
+    "handrail.executor.files": ("FileEntry", "FileMetadata", "TreeFile"),
+    "handrail.executor.trees.copying": ("Copied", "NotCopied"),
+    "handrail.network.settings": ("Managed",),
     "handrail.orchestrator.approvals": ("Answer", "Approver", "Choice", "Question"),
     "handrail.orchestrator.approvers": (
         "AllowListApprover",
@@ -151,12 +172,14 @@ _HOMES = {
     "handrail.process.spec": ("Limits",),
     "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
+    "handrail.workspace.exposure": ("AsyncExposure",),
+    "handrail.workspace.file_watch": ("AsyncFileWatch", "FileChange", "FileWatch"),
     "handrail.workspace.files": ("AsyncFiles",),
-    "handrail.workspace.lines": ("Line",),
+    "handrail.workspace.output.lines": ("Line",),
     "handrail.workspace.process": ("AsyncProcess",),
-    "handrail.workspace.profile": ("Profile",),
-    "handrail.workspace.python_result": ("CodeError", "PythonResult"),
-    "handrail.workspace.python_session": ("AsyncPythonSession", "PythonEnded"),
+    "handrail.workspace.profile": ("Profile", "Sandbox", "SandboxName"),
+    "handrail.workspace.sessions.python_result": ("CodeError", "PythonResult"),
+    "handrail.workspace.sessions.python": ("AsyncPythonSession", "PythonEnded"),
     "handrail.workspace.result": (
         "CommandFailed",
         "Denial",
@@ -167,23 +190,37 @@ _HOMES = {
         "Waited",
     ),
     "handrail.workspace.run": ("run",),
-    "handrail.workspace.shell": ("AsyncShell", "ShellEnded"),
+    "handrail.workspace.sessions.shell": ("AsyncShell", "ShellEnded"),
     "handrail.workspace.detached_store": ("WorkspaceBusy",),
-    "handrail.workspace.synchronous": ("Workspace",),
-    "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
-    "handrail.workspace.synchronous_python": ("PythonSession",),
-    "handrail.workspace.synchronous_shell": ("Shell",),
+    "handrail.workspace.synchronous.workspace": ("Workspace",),
+    "handrail.workspace.synchronous.exposure": ("Exposure",),
+    "handrail.workspace.synchronous.files": ("WorkspaceFiles",),
+    "handrail.workspace.synchronous.process": ("Process",),
+    "handrail.workspace.synchronous.python": ("PythonSession",),
+    "handrail.workspace.synchronous.shell": ("Shell",),
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+        # The import system asks for each module before it imports that: no time for a hint.
+        if name.startswith("_") or _is_module(name):
+            raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+        from handrail.name_hints import unknown_attribute
+
+        raise unknown_attribute("handrail", name, __all__)
     from importlib import import_module
 
     home = next((home for home, names in _HOMES.items() if name in names), "handrail.errors")
     value = globals()[name] = getattr(import_module(home), name)
     return value
+
+
+def _is_module(name: str) -> bool:
+    from os import path
+
+    place = path.join(__path__[0], name)
+    return path.exists(f"{place}.py") or path.isdir(place)
 
 
 def __dir__() -> list[str]:

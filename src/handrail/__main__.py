@@ -12,6 +12,14 @@ def main() -> None:
     """Run the command line."""
     _use_safe_path()
     _fill_standard_descriptors()
+    if sys.argv[1:2] in (["run"], ["sandbox"], ["serve"]):
+        import gc
+
+        from handrail import start_bundle
+
+        gc.disable()  # nothing that is imported before the command or server starts is garbage
+        serves = sys.argv[1] == "serve"
+        start_bundle.use(start_bundle.SERVER if serves else start_bundle.COMMAND)
     from handrail import own_code
     from handrail.cli.app import program
 

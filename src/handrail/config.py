@@ -6,13 +6,14 @@ import ipaddress
 import os
 import re
 import signal
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
-    from handrail.server.auth import AuthSettings
+    from handrail.server.auth.tokens import AuthSettings
 
 DEFAULT_LISTEN = "ws://127.0.0.1:0"
 DEFAULT_CONCURRENT_REQUESTS = 64
@@ -52,6 +53,55 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceSettings:
+    """Where a server holds workspaces for a fleet, and what it may give to them."""
+
+    directory: str
+    cpu_millis: int
+    memory_bytes: int
+    workspaces: int
+    #: Bytes that have to stay free on the disk.
+    min_free: int = 0
+    #: Seconds after which everything ends unless a supervisor touches the stamp; None: never.
+    supervised: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The certificate chain and the key of a TLS listener, by their paths."""
+
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBounds:
+    """How long and how much of the results of left processes is stored (``handrail.results``)."""
+
+    #: Seconds after its last change.
+    keep: float = 7 * 86_400.0
+    #: Bytes of output of each process.
+    each: int = 64 * 1024 * 1024
+    #: Bytes of all of them; the oldest go first.
+    total: int = 1024 * 1024 * 1024
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> ResultBounds:
+        """The bounds that HANDRAIL_RESULTS_KEEP, _EACH and _TOTAL set; raises UsageError."""
+        from handrail.units import parse_duration, parse_size
+
+        found = cls()
+        for name, parse in (("keep", parse_duration), ("each", parse_size), ("total", parse_size)):
+            variable = f"HANDRAIL_RESULTS_{name.upper()}"
+            if text := environ.get(variable):
+                try:
+                    found = replace(found, **{name: parse(text)})  # type: ignore[arg-type]
+                except UsageError as error:
+                    raise UsageError(f"{variable}: {error}") from None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """All settings a server gets at its start."""
 
@@ -74,6 +124,9 @@ class ServerSettings:
     #: Export metrics and spans by OTLP, as the OTEL_EXPORTER_* variables say.
     otel: bool = False
     quota: Quota = Quota()
+    workspaces: WorkspaceSettings | None = None
+    tls: TlsFiles | None = None
+    results: ResultBounds = ResultBounds()
     #: Variables of the server that an HTTP request may send in a header.
     http_header_env: tuple[str, ...] = field(default=())
     allowed_hosts: tuple[str, ...] = field(default=())
@@ -108,7 +161,7 @@ def parse_listen(url: str) -> Listen:
 
 def check_exposure(settings: ServerSettings) -> None:
     """Refuse an open listener without authentication, unless a flag asks for it."""
-    from handrail.server.auth import AuthMode
+    from handrail.server.auth.tokens import AuthMode
 
     open_tcp = settings.listen.kind == "websocket" and settings.auth.mode is AuthMode.NONE
     check_users(settings.any_user or not open_tcp, "--ws-auth")

@@ -20,7 +20,8 @@ HandrailError
 │   ├── ResizeFailed           "failed to resize process pty: ..."
 │   ├── TerminateFailed        "failed to terminate process: ..."
 │   └── ExecutorTransportFailed    "executor transport failure: ..."
-├── FilesError                 a file operation failed (kind, path)
+│       └── AuthenticationFailed   the server does not accept the token, or wants one
+├── FilesError                 a file operation failed (kind, path); an OSError too
 ├── SandboxError
 │   └── SandboxUnavailable     nothing here can enforce the profile: not run
 ├── PolicyError
@@ -38,6 +39,13 @@ them to wire codes and back.
 """
 
 from __future__ import annotations
+
+import errno
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # without the import, which start-up would pay for
+    from collections.abc import Callable
+    from typing import Any, Self
 
 
 class HandrailError(Exception):
@@ -168,18 +176,92 @@ class ExecutorTransportFailed(ExecutorError):
 
     prefix = "executor transport failure: "
 
+    def again(self, before: str = "") -> ExecutorTransportFailed:
+        """Another error for the same failure; ``before`` says what failed.  Raises nothing."""
+        return type(self)(before + self.detail)
 
-class FilesError(HandrailError):
-    """A file operation failed.
+
+class AuthenticationFailed(ExecutorTransportFailed):
+    """The server does not accept the token, or wants one."""
+
+
+class FilesError(HandrailError, OSError):
+    """A file operation failed; also the OSError that Python would raise, with its errno.
 
     ``kind`` is one of: not_found, invalid_input, permission_denied, exists, not_a_directory,
-    is_a_directory, read_only, busy, too_large, other.
+    is_a_directory, read_only, busy, too_large, link, other.  ``link``: no link is followed here.
+    Where Python has a class of its own for the errno, the exception is one of that class too: a
+    missing file is a FileNotFoundError.  ``filename`` is ``path``, as Python calls it.
     """
+
+    def __new__(cls, message: str, *, kind: str = "other", **more: Any) -> Self:
+        family = _FAMILIES.get(kind) if cls is FilesError else None
+        return super().__new__(family or cls, message)  # type: ignore[return-value]
 
     def __init__(self, message: str, *, kind: str = "other", path: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.path = path
+        # How the wire names an errno, at the end of a sentence or before its remedy.
+        said = message.rpartition("(os error ")[2].partition(")")[0]
+        self.errno = int(said) if said.isdecimal() else _ERRNOS.get(kind, errno.EIO)
+        self.strerror = message
+        self.filename = path or None
+
+    def __str__(self) -> str:
+        return self.strerror or ""
+
+    def replace(self, shown: Callable[[str], str]) -> None:
+        """Put ``shown`` of them in place of sentence and path; the causes go, if it differs."""
+        message, path = shown(str(self)), shown(self.path)
+        if (message, path) != (str(self), self.path):
+            self.args, self.strerror, self.path, self.filename = (message,), message, path, path
+            self.__cause__ = self.__context__ = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _files_error, (str(self), self.kind, self.path)
+
+
+def _files_error(message: str, kind: str, path: str) -> FilesError:
+    return FilesError(message, kind=kind, path=path)
+
+
+class _Missing(FilesError, FileNotFoundError): ...
+
+
+class _Refused(FilesError, PermissionError): ...
+
+
+class _Exists(FilesError, FileExistsError): ...
+
+
+class _NoDirectory(FilesError, NotADirectoryError): ...
+
+
+class _Directory(FilesError, IsADirectoryError): ...
+
+
+_FAMILIES: dict[str, type[FilesError]] = {
+    "not_found": _Missing,
+    "permission_denied": _Refused,
+    "exists": _Exists,
+    "not_a_directory": _NoDirectory,
+    "is_a_directory": _Directory,
+}
+_ERRNOS = {
+    "not_found": errno.ENOENT,
+    "invalid_input": errno.EINVAL,
+    "permission_denied": errno.EACCES,
+    "exists": errno.EEXIST,
+    "not_a_directory": errno.ENOTDIR,
+    "is_a_directory": errno.EISDIR,
+    "read_only": errno.EROFS,
+    "busy": errno.EBUSY,
+    "too_large": errno.EFBIG,
+    "link": errno.ELOOP,
+}
+for _family in _FAMILIES.values():
+    _family.__name__ = _family.__qualname__ = FilesError.__name__
 
 
 class SandboxError(HandrailError):
@@ -188,6 +270,10 @@ class SandboxError(HandrailError):
 
 class SandboxUnavailable(SandboxError):
     """Nothing on this machine can enforce the profile, so nothing was run."""
+
+
+class SpawnUnenforceable(ExecutorSpawnFailed, SandboxUnavailable):
+    """An executor started nothing, because nothing on this machine can enforce the profile."""
 
 
 class PolicyError(HandrailError):

@@ -165,7 +165,7 @@ def _missing_targets(directory: str) -> list[str]:
         except OSError:
             continue
         try:
-            lines = os.read(fd, _MOST_BYTES).splitlines()
+            lines = os.read(fd, min(os.fstat(fd).st_size, _MOST_BYTES)).splitlines()
         finally:
             os.close(fd)
         for line in lines:
@@ -174,19 +174,22 @@ def _missing_targets(directory: str) -> list[str]:
     return [target for target in found if not os.path.exists(target)]
 
 
-def _real(path: str) -> str:
+def _real(path: str, links: int = 0) -> str:
     """Like ``os.path.realpath``, but checks each directory only once."""
     known = _reals.get(path)
     if known is None:
         parent, _, name = path.rpartition("/")
-        above = _real(parent) if parent else ""
+        above = _real(parent, links) if parent else ""
         known = f"{above}/{name}"
         try:
-            os.readlink(known)
+            target = os.readlink(known)
         except OSError:
             pass  # the usual: no link
         else:
-            known = os.path.realpath(known)
+            if ".." in target or links >= _MOST_LINKS:
+                known = os.path.realpath(known)
+            else:
+                known = _real(os.path.normpath(os.path.join(above or "/", target)), links + 1)
         _reals[path] = known
     return known
 

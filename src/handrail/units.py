@@ -1,4 +1,4 @@
-"""Durations (``5m``, ``1.5h``, ``250ms``) and sizes (``2GiB``, ``500MB``, ``64k``) as text."""
+"""Durations (``5m``, ``1.5h``), sizes (``2GiB``, ``500MB``, ``64k``) and counts as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
 #: ``k`` and ``KiB`` are 1024 bytes, ``kB`` is 1000, and so on.
 _BYTES = {"": 1, "b": 1} | {
     letter + end: base ** (power + 1)
-    for power, letter in enumerate("kmgt")
+    for power, letter in enumerate("kmgtp")
     for end, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
 
@@ -29,6 +29,11 @@ def parse_size(text: str) -> int:
     if found is None or found != int(found):
         raise UsageError(f"{text!r} is no size; write one like 2GiB, 500MB or 64k")
     return int(found)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, such as ``1 task`` and ``2 tasks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _parsed(text: str, units: dict[str, float] | dict[str, int]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,14 @@ class Stage:
         return self.room / "project" / "outside"
 
     def set_up(
-        self, steps: Sequence[Step], settings: Mapping[str, Any] = MODEL, config: str = ""
+        self,
+        steps: Sequence[Step],
+        settings: Mapping[str, Any] = MODEL,
+        config: str = "",
+        make: Callable[[Script], Model] = Model,
     ) -> Model:
         """A model that follows the steps, and a client that knows it and nothing else."""
-        model = Model(Script(steps))
+        model = make(Script(steps))
         for directory in (self.home, self.workspace, self.outside):
             directory.mkdir(parents=True)
         write_config(self.home, model.base_url, settings, config)

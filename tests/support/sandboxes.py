@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from handrail.keeper import fork, seccomp_spawn
+from handrail.keeper import fork
+from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.denial import Denial

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handrail.config import Listen, ServerSettings
+from handrail.config import Listen, ResultBounds, ServerSettings
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.keeper_client.start import start_keeper
 from handrail.server.app import Server
-from handrail.server.auth import AuthSettings
+from handrail.server.auth.tokens import AuthSettings
 from handrail.server.connection import Connection
 from handrail.telemetry import prometheus
 from handrail.transport.memory import memory_pair
@@ -72,6 +72,7 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         before = descriptors()
         launcher = Launcher(start_keeper(), loop)
         listen = settings.pop("listen", Listen("stdio"))
+        settings.setdefault("results", ResultBounds(each=0))  # or they would be in the user's home
         given = ServerSettings(listen, AuthSettings(), **settings)
         served = Served(Server(given, launcher, loop))
         try:
@@ -158,9 +159,11 @@ class ServerProcess:
         with open(f"/proc/{self.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, headers: dict[str, str] | None = None) -> dict[str, float]:
+        url = self.url.replace("ws://", "http://") + "/metrics"
+        request = urllib.request.Request(url, headers=headers or {})
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            self.url.replace("ws://", "http://") + "/metrics", timeout=LIMIT
+            request, timeout=LIMIT
         ) as answer:
             return samples(answer.read().decode())
 

@@ -144,6 +144,7 @@ def run_once(user: str, work: Path, words: Sequence[str], counts: Counts) -> boo
     env["HYPOTHESIS_STORAGE_DIRECTORY"] = str(home / "hypothesis")
     report = home / "report.xml"
     own = ["-q", "-p", "no:cacheprovider", f"--basetemp={home}/t", f"--junitxml={report}"]
+    own += ["--timeout=300"]  # a busy machine takes its time; what hangs hangs for longer
     began = time.monotonic()
     done = subprocess.run(
         [*prefix_of(user, work), sys.executable, "-m", "pytest", *own, *words],

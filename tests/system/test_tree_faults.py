@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper.cgroups import Cgroups
+from handrail.keeper.limits.cgroups import Cgroups
 from tests.support.clients import SocketClient, dialled
 from tests.support.eventually import eventually
 from tests.support.processes import bearing

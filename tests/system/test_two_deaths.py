@@ -90,9 +90,9 @@ def die_and_go_on(state: Path, prefix: tuple[str, ...], order: str, delay: float
         following = ServerProcess(state, prefix=prefix)
         try:
             with connect(following.url, proxy=None, ping_interval=None) as ws:
-                wanted = EACH * families_of(ws, client.session)
-                what = f"only what is known lives, {order}, {delay} ms"
-                eventually(lambda: len(living(word)) == wanted, what)
+                known = families_of(ws, client.session)
+                what = f"only what is known lives, {order}, {delay} ms: {known} known"
+                eventually(lambda: len(living(word)) == EACH * known, what)
         finally:
             following.stop()
             following.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from handrail.executor.base import SpawnRequest
-from handrail.executor.dial import MemoryDialer
+from handrail.executor.client.dial import MemoryDialer
 from handrail.executor.remote import RemoteExecutor
 from handrail.testing import memory_executor, memory_server
 

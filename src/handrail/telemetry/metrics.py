@@ -9,7 +9,7 @@ check, ``inc`` an addition.
 
 Handles are made and incremented on one thread, the event loop's.  Exporters may read from another
 one: they see each number whole, and the table of handles is replaced, never changed.  Memory is
-bounded, since every label has a closed set of values.
+bounded, since every label has a closed set of values, or takes so many.
 """
 
 from __future__ import annotations
@@ -98,12 +98,19 @@ class Family(Generic[Cell]):
             value = values.get(label.name)
             if value is None:
                 raise ValueError(self._expectation())
-            key.append(value if value in allowed else names.UNKNOWN)
+            known = value in allowed or (label.most > 0 and self._takes(label.name, value))
+            key.append(value if known else names.UNKNOWN)
         cell = self._cells.get(tuple(key))
         if cell is None:
             cell = self._make()
             self._cells = {**self._cells, tuple(key): cell}
         return cell
+
+    def _takes(self, name: str, value: str) -> bool:
+        """Whether a label without a set of its own may have this value."""
+        place = [label.name for label in self.metric.labels].index(name)
+        taken = {key[place] for key in self._cells} - {names.UNKNOWN}
+        return value in taken or len(taken) < self.metric.labels[place].most
 
     def series(self) -> Mapping[LabelValues, Cell]:
         """The handles so far, by their label values in the order of the metric's labels."""

@@ -6,7 +6,8 @@ place of ``exec_server_``; what belongs to its remote registration is left out.
 
 Every label has a closed set of values, so no peer can make us keep a series of its choice: anything
 else is recorded as ``unknown``.  The one set that is not here is that of the methods, which belongs
-to ``protocol.methods`` and is passed to the registry.
+to ``protocol.methods`` and is passed to the registry.  Names that peers give (``most``) are taken
+until there are so many.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ class Kind(Enum):
 
 
 class Label(NamedTuple):
-    """A label and its values.  ``values`` None: given to the registry when it is made."""
+    """A label and its values.  ``values`` None: given to the registry when it is made.
+
+    ``most``: so many values are taken as they come.
+    """
 
     name: str
     values: tuple[str, ...] | None
+    most: int = 0
 
 
 class Metric(NamedTuple):
@@ -117,6 +122,106 @@ CLIENT_REQUESTS_TOTAL = Metric(
     Kind.COUNTER,
     "Requests this side sent to a server, by method and outcome.",
     (METHOD, REQUEST_RESULT),
+)
+
+NETWORK_DECISION = Label("decision", ("allow", "deny", "ask"))
+NETWORK_REASON = Label(
+    "reason",
+    (
+        "allowed",
+        "not_allowed",
+        "not_allowed_local",
+        "denied",
+        "method_not_allowed",
+        "mitm_required",
+        "policy_denied",
+        "bad_host",
+        "dns_failed",
+        "unreachable",
+        "unsupported",
+        "sni_mismatch",
+        "too_many",
+        UNKNOWN,
+    ),
+)
+NETWORK_PROTOCOL = Label("protocol", ("http", "https_connect", "socks5_tcp", "dns", UNKNOWN))
+NETWORK_DIRECTION = Label("direction", ("sent", "received"))
+NETWORK_DECISIONS_TOTAL = Metric(
+    "handrail_network_decisions_total",
+    Kind.COUNTER,
+    "Decisions about connections of managed networks.",
+    (NETWORK_DECISION, NETWORK_REASON, NETWORK_PROTOCOL),
+)
+NETWORK_CONNECTIONS = Metric(
+    "handrail_network_connections",
+    Kind.GAUGE,
+    "Connections that managed networks carry now.",
+)
+NETWORK_BYTES_TOTAL = Metric(
+    "handrail_network_bytes_total",
+    Kind.COUNTER,
+    "Bytes that connections of managed networks have carried, counted at their end.",
+    (NETWORK_DIRECTION,),
+)
+NETWORK_ASK_SECONDS = Metric(
+    "handrail_network_ask_seconds",
+    Kind.HISTOGRAM,
+    "Time from a question about a host to its answer.",
+    (),
+    REQUEST_BUCKETS,
+)
+NETWORK_DIAL_SECONDS = Metric(
+    "handrail_network_dial_seconds",
+    Kind.HISTOGRAM,
+    "Time that connecting to an allowed host took, or failing to; counted at the connection's end.",
+    (),
+    REQUEST_BUCKETS,
+)
+NETWORK_PORTER_RESTARTS_TOTAL = Metric(
+    "handrail_network_porter_restarts_total",
+    Kind.COUNTER,
+    "New porters after one that has died.",
+)
+
+WORKSPACE_STATE = Label("state", ("making", "held", "unheld", "ending"))
+WORKSPACE_TENANT = Label("tenant", (), most=32)
+WORKSPACE_KIND = Label("kind", ("empty", "copied", "warm"))
+WORKSPACE_END = Label("reason", ("released", "expired", "stopped"))
+WORKSPACE_REFUSAL = Label("reason", ("cpus", "memory", "workspaces", "disk", "template", UNKNOWN))
+WORKSPACES = Metric(
+    "handrail_workspaces",
+    Kind.GAUGE,
+    "Workspaces that the server holds; unheld: no connection of the owner, the lease runs.",
+    (WORKSPACE_STATE, WORKSPACE_TENANT),
+)
+WORKSPACE_CREATE_DURATION = Metric(
+    "handrail_workspace_create_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time to make the files of a workspace: an empty one, a copied template, or a warm one.",
+    (WORKSPACE_KIND,),
+    REQUEST_BUCKETS,
+)
+WORKSPACES_ENDED_TOTAL = Metric(
+    "handrail_workspaces_ended_total",
+    Kind.COUNTER,
+    "Workspaces that were released, whose lease expired, or that ended with the server.",
+    (WORKSPACE_END,),
+)
+WORKSPACE_REFUSALS_TOTAL = Metric(
+    "handrail_workspace_refusals_total",
+    Kind.COUNTER,
+    "Workspaces that were refused, by what there was too little of.",
+    (WORKSPACE_REFUSAL,),
+)
+WORKSPACE_POOL_READY = Metric(
+    "handrail_workspace_pool_ready",
+    Kind.GAUGE,
+    "Workspaces that are ready in warm pools.",
+)
+WORKSPACE_TEMPLATES = Metric(
+    "handrail_workspace_templates",
+    Kind.GAUGE,
+    "Templates that the server has.",
 )
 
 ALL = tuple(one for one in globals().values() if isinstance(one, Metric))

@@ -8,22 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from handrail.telemetry.metrics import AnyFamily, Histogram, Registry
+from handrail.telemetry.names import WORKSPACE_TENANT
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(registry: Registry) -> bytes:
-    """Every family, in the order of ``names``; a family without series shows its help."""
-    lines = [line for family in registry.families for line in _family(family)]
+def render(registry: Registry, tenant: str | None = None) -> bytes:
+    """Every family, in the order of ``names``; a family without series shows its help.
+
+    ``tenant``: of the series of tenants only this one's are shown.
+    """
+    lines = [line for family in registry.families for line in _family(family, tenant)]
     return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _family(family: AnyFamily) -> Iterator[str]:
+def _family(family: AnyFamily, tenant: str | None) -> Iterator[str]:
     metric = family.metric
     yield f"# HELP {metric.name} {_escape_help(metric.help)}"
     yield f"# TYPE {metric.name} {metric.kind.value}"
     label_names = [label.name for label in metric.labels]
+    own = metric.labels.index(WORKSPACE_TENANT) if WORKSPACE_TENANT in metric.labels else None
     for values, cell in family.series().items():
+        if own is not None and tenant not in (None, values[own]):
+            continue
         pairs = [
             f'{name}="{escape_label(value)}"'
             for name, value in zip(label_names, values, strict=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from handrail.executor.dial import MemoryDialer
+from handrail.executor.client.dial import MemoryDialer
 from handrail.executor.remote import RemoteExecutor
 from handrail.transport.base import Receiver
 
@@ -27,7 +27,7 @@ async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]
     from handrail.process.keeper_client.launcher import Launcher
     from handrail.process.keeper_client.start import start_keeper
     from handrail.server.app import Server
-    from handrail.server.auth import AuthSettings
+    from handrail.server.auth.tokens import AuthSettings
     from handrail.server.connection import Connection
 
     loop = asyncio.get_running_loop()

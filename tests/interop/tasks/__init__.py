@@ -1,6 +1,14 @@
 """The tasks, by what they are about."""
 
-from tests.interop.tasks import broken_lines, commands, files, sandboxes, terminals, tools
+from tests.interop.tasks import (
+    broken_lines,
+    commands,
+    files,
+    networks,
+    sandboxes,
+    terminals,
+    tools,
+)
 from tests.interop.tasks.task import FILES, HTTP, SANDBOX, TOOL_URL, Outcome, Task
 
 ALL = (
@@ -8,6 +16,7 @@ ALL = (
     *terminals.TASKS,
     *files.TASKS,
     *sandboxes.TASKS,
+    *networks.TASKS,
     *tools.TASKS,
     *broken_lines.TASKS,
 )

@@ -1,0 +1,196 @@
+"""The compiled modules of a start in one file, beside the interpreter's own.
+
+``handrail run`` imports some fifty modules before its command starts, ``handrail serve`` three
+hundred, those of the standard library and of other packages included.  To find, check and read a
+compiled file takes longer than to execute it, and each repeats strings of the others; all of them
+in one file take half as long.  Each of the two has a file of its own.  An entry is used by the rule
+of every compiled file: its source has the size and the time that it had.  The file is in
+``__pycache__``, which no command can write
+(``own_code.py``).  Without it, or with a stale one, modules are imported as usual and it is made
+anew.  One that was copied with its package is stale: its sources are those of the original, which
+commands may be able to write.
+
+``dataclasses`` writes the methods of each class as text and compiles them at every start: half a
+millisecond a class, and a server has some forty.  The file of a server has that text with its code.
+
+``__future__`` is among the modules, so it is not imported here.
+"""
+
+import marshal
+import os
+import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import SourceFileLoader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType, ModuleType
+    from typing import Any
+
+    #: Source, its time and size, whether it is a package, and where in the file its code is.
+    Entry = tuple[str, int, int, bool, int, int]
+
+_PACKAGE = os.path.dirname(__file__)
+#: The file of a command, with modules of ours, and that of a server, with all.
+COMMAND, SERVER = "start", "serve"
+#: Changed with the form of the files: this module is not in them, so it is not compared.
+_FORM = 4
+#: The bytes of the number that the file begins with: the size of its table.  Codes follow that.
+_NUMBER = 4
+#: Imported before the file can be used.
+_EARLIER = ("__main__", "handrail.__main__", __name__)
+#: The file that is to be made, for there was none that could be used.
+_wanted: str | None = None
+#: The code of texts that ``dataclasses`` has written.
+_generated: "dict[str, CodeType]" = {}
+
+
+class _Loader(SourceFileLoader):
+    """The usual loader of a source, but for where its code is from."""
+
+    bundle: "tuple[int, int, int]"
+
+    def get_code(self, fullname: str) -> "CodeType":
+        """The code of the module."""
+        fd, size, offset = self.bundle
+        # Each when it is wanted: memory that is touched for the first time costs more than a call.
+        return marshal.loads(os.pread(fd, size, offset))  # type: ignore[no-any-return]  # noqa: S302
+
+
+class _Finder:
+    """Finds what is in the file, which stays open."""
+
+    def __init__(self, fd: int, start: int, entries: "dict[str, Entry]") -> None:
+        self._fd = fd
+        self._start = start
+        self._entries = entries
+
+    def find_spec(
+        self,
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
+        """Called by the import system."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        source, _, _, package, offset, size = entry
+        loader = _Loader(name, source)
+        loader.bundle = self._fd, size, self._start + offset
+        spec = ModuleSpec(name, loader, origin=source, is_package=package)
+        spec.has_location = True
+        if package:
+            spec.submodule_search_locations = [os.path.dirname(source)]
+        return spec
+
+
+def _place(kind: str) -> str:
+    return os.path.join(_PACKAGE, "__pycache__", f"{kind}.{sys.implementation.cache_tag}")
+
+
+def _made_for(kind: str) -> "tuple[Any, ...]":
+    """What a file was made for; other packages are found by the path."""
+    return (_FORM, sys.hexversion, _PACKAGE, *(sys.path if kind == SERVER else ()))
+
+
+def use(kind: str = COMMAND) -> None:
+    """Import from the file from now on, if there is one that is valid."""
+    global _wanted
+    if sys.flags.optimize or sys.pycache_prefix is not None:
+        return  # compiled files are of another kind, or elsewhere
+    fd = -1
+    try:
+        fd = os.open(_place(kind), os.O_RDONLY | os.O_CLOEXEC)
+        start = _NUMBER + int.from_bytes(os.pread(fd, _NUMBER, 0), "big")
+        table = marshal.loads(os.pread(fd, start - _NUMBER, _NUMBER))  # noqa: S302 (as any import does)
+        made_for, entries, generated, size = table
+        whole = os.fstat(fd).st_size == start + size
+        valid = whole and made_for == _made_for(kind) and all(map(_is_current, entries.values()))
+    except (OSError, ValueError, EOFError, TypeError, MemoryError):
+        valid = False
+    if valid:
+        sys.meta_path.insert(0, _Finder(fd, start, entries))
+        _generated.update(generated)
+    else:
+        if fd >= 0:
+            os.close(fd)
+        _wanted = kind
+    if kind == SERVER:
+        import dataclasses
+
+        # Found there before the built-in function.
+        vars(dataclasses)["exec"] = _execute
+
+
+def _execute(source: "str | CodeType", *names: "Any") -> None:
+    """Execute a text as the built-in ``exec`` does, but compile each only once."""
+    if isinstance(source, str):
+        code = _generated.get(source)
+        if code is None:
+            code = compile(source, "<string>", "exec")
+            if _wanted is not None:  # else nothing is to be written
+                _generated[source] = code
+        source = code
+    exec(source, *names)  # noqa: S102 (what dataclasses was about to execute)
+
+
+def wanted() -> bool:
+    """Whether there was none that could be used, and one may be written."""
+    return _wanted is not None and not sys.dont_write_bytecode
+
+
+def make() -> None:
+    """If there was none: write the modules that are loaded, as far as that is allowed."""
+    global _wanted
+    kind, _wanted = _wanted, None
+    if kind == COMMAND and "handrail.sandbox.profile" not in sys.modules:
+        return  # a start without a sandbox: most modules would be missing
+    if kind is not None and not sys.dont_write_bytecode:
+        write(kind)
+
+
+def write(kind: str = COMMAND) -> None:
+    """Write the modules that are loaded; a failure is ignored."""
+    place = _place(kind)
+    if not os.access(os.path.dirname(place), os.W_OK):
+        return  # another user has installed us; each start would try in vain
+    temporary = f"{place}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        generated = _generated if kind == SERVER else {}
+        entries, codes = _loaded(kind)
+        table = marshal.dumps((_made_for(kind), entries, generated, len(codes)))
+        # Never writable for others, whatever the umask is.
+        with open(os.open(temporary, flags, 0o644), "wb") as file:
+            file.write(len(table).to_bytes(_NUMBER, "big") + table + codes)
+        os.replace(temporary, place)
+    except (OSError, ImportError, AttributeError):
+        pass  # no room, no permission, or modules that were loaded in another way
+
+
+def _loaded(kind: str) -> "tuple[dict[str, Entry], bytes]":
+    entries: dict[str, Entry] = {}
+    codes = bytearray()
+    for name, module in list(sys.modules.items()):
+        ours = name.startswith("handrail.") or name == "__future__"
+        spec: Any = getattr(module, "__spec__", None)
+        if kind == SERVER:  # but no C modules, and none under another name than its own
+            wanted = isinstance(getattr(spec, "loader", None), SourceFileLoader)
+            wanted = wanted and spec.name == name
+        else:
+            wanted = ours
+        if wanted and name not in _EARLIER:
+            status = os.stat(spec.origin)  # before its code is read: an edit in between counts
+            package = spec.submodule_search_locations is not None
+            code = marshal.dumps(spec.loader.get_code(name))
+            source = spec.origin, status.st_mtime_ns, status.st_size
+            entries[name] = (*source, package, len(codes), len(code))
+            codes += code
+    return entries, bytes(codes)
+
+
+def _is_current(entry: "Entry") -> bool:
+    status = os.stat(entry[0])
+    return status.st_mtime_ns == entry[1] and status.st_size == entry[2]
