@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from handrail import place_secret, private_places, proof
+from handrail import directory_secret, private_places, secret_proof
 from handrail.private_files import NotOurs, open_directory, open_file
 from handrail.sandbox.temp_dirs import TempDir
 
@@ -247,38 +247,38 @@ def test_a_directory_of_a_program_with_another_state_home_is_known(
 
 def test_a_secret_is_made_once_and_read_by_us_alone(tmp_path: Path) -> None:
     place = tmp_path / "place"
-    assert place_secret.secret_in(str(place)) is None
+    assert directory_secret.secret_in(str(place)) is None
     directory = open_directory(str(place))
     try:
-        secret = place_secret.make_secret(directory)
-        assert place_secret.make_secret(directory) == secret
+        secret = directory_secret.make_secret(directory)
+        assert directory_secret.make_secret(directory) == secret
     finally:
         os.close(directory)
-    assert place_secret.secret_in(str(place)) == secret
+    assert directory_secret.secret_in(str(place)) == secret
     assert mode(place / "secret") == 0o600
     place.chmod(0o755)
-    assert place_secret.secret_in(str(place)) is None
+    assert directory_secret.secret_in(str(place)) is None
 
 
 def test_a_proof_is_of_one_role_and_one_talk() -> None:
-    secret, asked, own = b"s" * 64, proof.nonce(), proof.nonce()
-    said = proof.answer(secret, proof.KEEPER, asked, own)
-    assert proof.fits(secret, proof.KEEPER, asked, own, said)
-    assert not proof.fits(secret, proof.SERVER, asked, own, said)
-    assert not proof.fits(secret, proof.KEEPER, own, asked, said)
-    assert not proof.fits(b"t" * 64, proof.KEEPER, asked, own, said)
-    line = proof.server_line(secret, asked, own)
-    assert proof.client_line(secret, asked, line) is not None
-    assert proof.client_line(secret, proof.nonce(), line) is None
-    assert proof.client_line(secret, asked, b"{}\n") is None
+    secret, asked, own = b"s" * 64, secret_proof.nonce(), secret_proof.nonce()
+    said = secret_proof.answer(secret, secret_proof.KEEPER, asked, own)
+    assert secret_proof.fits(secret, secret_proof.KEEPER, asked, own, said)
+    assert not secret_proof.fits(secret, secret_proof.SERVER, asked, own, said)
+    assert not secret_proof.fits(secret, secret_proof.KEEPER, own, asked, said)
+    assert not secret_proof.fits(b"t" * 64, secret_proof.KEEPER, asked, own, said)
+    line = secret_proof.server_line(secret, asked, own)
+    assert secret_proof.client_line(secret, asked, line) is not None
+    assert secret_proof.client_line(secret, secret_proof.nonce(), line) is None
+    assert secret_proof.client_line(secret, asked, b"{}\n") is None
 
 
 def test_who_is_at_the_other_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert proof.peer(ours) == (os.getpid(), os.geteuid())
-    assert not proof.sandboxed(os.getpid())
-    assert proof.sandboxed(2**22 + 1)  # none that we can see
+        assert secret_proof.peer(ours) == (os.getpid(), os.geteuid())
+    assert not secret_proof.sandboxed(os.getpid())
+    assert secret_proof.sandboxed(2**22 + 1)  # none that we can see
 
 
 def test_of_a_directory_of_workspaces_only_roots_and_temporaries_are_commands(

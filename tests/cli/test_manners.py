@@ -163,7 +163,7 @@ def test_optional_items_of_doctor_are_no_failures() -> None:
 def test_nothing_is_imported_for_colour_that_no_person_sees() -> None:
     argv = [sys.executable, "-X", "importtime", *HANDRAIL[1:], "doctor"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
-    assert "handrail.cli.table" in done.stderr
+    assert "handrail.cli.text_table" in done.stderr
     assert " rich" not in done.stderr
 
 

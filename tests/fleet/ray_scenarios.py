@@ -34,8 +34,8 @@ from handrail.fleet import (
     WorkspaceGone,
 )
 from handrail.fleet.actor_names import namespace
+from handrail.fleet.metrics import fetch
 from handrail.fleet.ray_engine import RayEngine
-from handrail.fleet.series import fetch
 from handrail.version import __version__
 from tests.fleet.ray_world import World, alive, kill, node_of, until
 from tests.fleet.support import Swallower

@@ -19,7 +19,7 @@ from handrail.fleet import (
     WorkspaceGone,
     settings,
 )
-from handrail.fleet.series import labelled
+from handrail.fleet.metrics import labelled
 from handrail.fleet.shares import membership, tokens
 from handrail.fleet.shares.membership import Membership, Share
 from handrail.fleet.shares.quota_ledger import CHUNK, QuotaLedger

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from handrail.fleet.errors import FleetError
-from handrail.fleet.series import fetch
+from handrail.fleet.metrics import fetch
 from handrail.fleet.shares import tokens
 from handrail.fleet.shares.server import ShareOptions, ShareServer
 from handrail.fleet.shares.usage import usage_of

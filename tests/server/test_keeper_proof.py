@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import place_secret, proof
+from handrail import directory_secret, secret_proof
 from handrail.keeper import messages
 from handrail.process.keeper_client.start import KeeperSilent, find_keeper
 from handrail.server.recovery.state_dir import StateDir, claim
@@ -69,7 +69,7 @@ def test_what_does_not_know_the_secret_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with claimed(tmp_path / "state") as taken:
-        place_secret.make_secret(taken.fd)
+        directory_secret.make_secret(taken.fd)
         with listening(tmp_path / "state") as heard:
             with caplog.at_level(logging.ERROR):
                 handle = taken.keeper(600.0)
@@ -136,10 +136,10 @@ def test_a_keeper_that_accepts_no_more_is_silent_and_not_missing(tmp_path: Path)
 def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
     with claimed(tmp_path / "state") as taken:
         handle = taken.keeper(600.0)
-        secret = place_secret.read_secret(taken.fd)
+        secret = directory_secret.read_secret(taken.fd)
         assert secret == taken.secret != b""
         hello = messages.Hello(messages.VERSION, os.getpid()).pack()
-        asked = proof.nonce()
+        asked = secret_proof.nonce()
         for first, last in (
             ((messages.HELLO, hello), messages.REFUSED),
             ((messages.WHO, []), messages.REFUSED),

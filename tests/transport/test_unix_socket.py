@@ -152,7 +152,7 @@ async def test_pausing_is_honoured_between_lines(tmp_path: Path) -> None:
 async def test_other_users_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unix_socket.proof, "peer", lambda sock: (1, os.geteuid() + 1))
+    monkeypatch.setattr(unix_socket.secret_proof, "peer", lambda sock: (1, os.geteuid() + 1))
 
     server = Recorder()
     async with serving(tmp_path / "s", server):

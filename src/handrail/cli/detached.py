@@ -158,7 +158,7 @@ async def is_gone(
 
     ``everywhere``: a server on another machine that does not answer is taken for gone, too.
     """
-    from handrail.workspace import leaving
+    from handrail.workspace import detach
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
 
@@ -169,7 +169,7 @@ async def is_gone(
     except WorkspaceBusy:
         return None
     except ExecutorTransportFailed as error:
-        if leaving.is_over(error):
+        if detach.is_over(error):
             return "its session is over"
         near = record.at.startswith(_HERE) and "cannot connect" in str(error)
         return short(record.at, error) if near or everywhere else None

@@ -17,11 +17,11 @@ from handrail.fleet import settings as given
 from handrail.fleet.engine import Engine
 from handrail.fleet.errors import FleetError
 from handrail.fleet.hosts_engine import HostsEngine
+from handrail.fleet.metrics import FleetMetrics, of_nodes
 from handrail.fleet.node_set import NodeSet
 from handrail.fleet.placing import Placing, Wish
 from handrail.fleet.progress_bar import drawn
 from handrail.fleet.reports import ENDED_NODES, FleetStatus, Outcome, WorkspaceInfo
-from handrail.fleet.series import FleetSeries, of_nodes
 from handrail.fleet.settings import Amounts, LineSettings, Shares, Size, Tls, Via
 from handrail.fleet.task_map import MapOptions, TaskMap, Tasks, Work
 from handrail.fleet.template_delivery import TemplateDelivery
@@ -125,7 +125,7 @@ class Fleet(NamesChecked):
         self._parking: asyncio.Task[None] | None = None
         self._parts_: _Parts | None = None
         self._closed = False
-        self._series = FleetSeries()
+        self._series = FleetMetrics()
 
     def __repr__(self) -> str:
         return f"<Fleet {self.name} at {self._where!r}>"

@@ -197,7 +197,7 @@ class HostsEngine:
 
     async def metrics(self, node: Node) -> str:
         """By HTTP; a host that is reached by ssh offers none."""
-        from handrail.fleet.series import fetch
+        from handrail.fleet.metrics import fetch
 
         url = via_url(self._via, node.member.url)
         if not url.startswith(("ws://", "wss://")):

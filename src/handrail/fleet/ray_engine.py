@@ -338,7 +338,7 @@ class RayEngine:
             raise FleetError(f"node {node} tells no logs: {error}") from None
 
     async def metrics(self, node: Node) -> str:
-        from handrail.fleet.series import fetch
+        from handrail.fleet.metrics import fetch
 
         member = node.member
         url = via_url(self._lines.via, member.url)

@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from handrail import proof
+from handrail import secret_proof
 from handrail.keeper import hardening, messages, own_fds, tree
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
@@ -299,7 +299,7 @@ class Keeper:
             sock, _ = self.listener.accept()
         except OSError:
             return
-        pid, uid = proof.peer(sock)
+        pid, uid = secret_proof.peer(sock)
         if uid != os.getuid() or pid == 0:  # 0: in no pid namespace that we see
             sock.close()
             return
@@ -310,12 +310,12 @@ class Keeper:
         peer = self.links[fd]
         asked, own = peer.nonces
         if not own:
-            peer.nonces = asked, own = fields[0], proof.nonce()
-            said = proof.answer(self.secret, proof.KEEPER, asked, own)
+            peer.nonces = asked, own = fields[0], secret_proof.nonce()
+            said = secret_proof.answer(self.secret, secret_proof.KEEPER, asked, own)
             self.links.say(fd, messages.PROOF, serial, [own, said])
             return
         peer.nonces = (b"", b"")
-        if not proof.fits(self.secret, proof.SERVER, asked, own, fields[0]):
+        if not secret_proof.fits(self.secret, secret_proof.SERVER, asked, own, fields[0]):
             raise ValueError("not our secret")
         peer.proven = True
         self.links.say(fd, messages.PROOF, serial, [])

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Protocol
 
 from handrail.network.hosts import Host
-from handrail.network.porter.inside import Inside
+from handrail.network.porter.sandbox_loopback import SandboxLoopback
 
 #: Tried in this order: most programs listen on the first.
 _ADDRESSES = (Host("127.0.0.1", IPv4Address("127.0.0.1")), Host("::1", IPv6Address("::1")))
@@ -26,7 +26,7 @@ class LoopbackReach:
     """Connects to networks of one owner; keeps a few spare sockets of each."""
 
     def __init__(self) -> None:
-        self._insides: dict[Namespace, Inside] = {}
+        self._insides: dict[Namespace, SandboxLoopback] = {}
 
     async def connect(self, networks: Iterable[Namespace], port: int) -> socket.socket:
         """A connection to the first that has a listener there; raises ConnectionRefusedError."""
@@ -37,12 +37,12 @@ class LoopbackReach:
                     return found
         raise ConnectionRefusedError(f"no command listens on port {port} of its loopback")
 
-    def _inside(self, network: Namespace) -> Inside:
+    def _inside(self, network: Namespace) -> SandboxLoopback:
         found = self._insides.get(network)
         if found is None:
             for gone in [one for one in self._insides if one.fd < 0]:
                 self._insides.pop(gone).close()
-            found = self._insides[network] = Inside(os.dup(network.fd), None)
+            found = self._insides[network] = SandboxLoopback(os.dup(network.fd), None)
         return found
 
     def close(self) -> None:

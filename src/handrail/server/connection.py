@@ -22,8 +22,8 @@ from handrail.protocol.envelope import (
 from handrail.protocol.filesystem import MissingChangedNotification
 from handrail.protocol.methods import INITIALIZED
 from handrail.protocol.peer import Peer
+from handrail.server.host_questions import HostQuestions
 from handrail.server.notifier import Notifier
-from handrail.server.policy_questions import PolicyQuestions
 from handrail.server.raw_results import Streamed
 from handrail.server.request_queue import RequestQueue
 from handrail.server.session import Session
@@ -116,7 +116,7 @@ class Connection:
     def connected(self, transport: Transport) -> None:
         self._transport = transport
         self.notifier = Notifier(transport)
-        self.notifier.policy = PolicyQuestions(self)
+        self.notifier.policy = HostQuestions(self)
         self.server.opened(self)
         if transport.kind != "stdio":
             self._deadline = self.server.loop.call_later(INITIALIZE_SECONDS, self._too_late)

@@ -29,7 +29,7 @@ from handrail.transport.base import Transport
 if TYPE_CHECKING:
     from handrail.network.managed.start import NetworkQuestion
     from handrail.network.records import Record
-    from handrail.server.policy_questions import PolicyQuestions
+    from handrail.server.host_questions import HostQuestions
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
 
@@ -47,7 +47,7 @@ class Notifier:
         #: The client asked for our members in ``process/exited``.
         self.extended = False
         #: Questions about hosts, and decisions; set by the connection.
-        self.policy: PolicyQuestions | None = None
+        self.policy: HostQuestions | None = None
 
     def output(self, child: Child, chunk: Chunk) -> None:
         tag = child.tags.get("output")

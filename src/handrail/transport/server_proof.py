@@ -1,8 +1,8 @@
 """Check that the server behind a Unix socket is the user's own, before sending it anything.
 
 A server whose socket is in a place of ours, as that of ``run --detach`` and ``proxy`` is, has to
-prove that it knows the secret that lies beside the socket (``handrail.proof``).  So has one at a
-path elsewhere if a server of this user has listened there: its secret is in the state home, and
+prove that it knows the secret beside the socket (``handrail.secret_proof``).  So has one at
+a path elsewhere if a server of this user has listened there: its secret is in the state home, and
 a command that takes the path for itself does not know it.  Of any other only the user id is asked,
 and that it is no sandboxed command: a socket elsewhere was named by the user.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 
-from handrail import place_secret, private_files, private_places, proof
+from handrail import directory_secret, private_files, private_places, secret_proof
 from handrail.errors import UsageError
 
 _LONGEST_NAME = 107
@@ -48,7 +48,7 @@ def make_secret(path: str) -> bytes:
         if not ours:
             _note(directory, path)
             _forget_gone(os.path.dirname(parent))
-        return place_secret.make_secret(directory)
+        return directory_secret.make_secret(directory)
     except OSError as error:
         raise UsageError(
             f"no secret can be kept in {parent} ({error.strerror}), so clients could not know this"
@@ -65,12 +65,12 @@ class Talk:
         self._path = path
         self._advice = advice
         self._secret = secret
-        self._nonce = proof.nonce()
-        self.question = proof.ask_line(self._nonce)
+        self._nonce = secret_proof.nonce()
+        self.question = secret_proof.ask_line(self._nonce)
 
     def reply(self, line: bytes) -> bytes:
         """The second line, if our own server answered the first; raises Unproven."""
-        said = proof.client_line(self._secret, self._nonce, line)
+        said = secret_proof.client_line(self._secret, self._nonce, line)
         if said is None:
             reason = "it does not prove that it knows the secret of its place"
             raise Unproven(self._path, reason, self._advice)
@@ -99,27 +99,27 @@ def _connected(sock: socket.socket, address: str) -> bool:
 
 def begin(sock: socket.socket, path: str) -> Talk | None:
     """Start the proof; None if the server has nothing to prove.  Raises Unproven."""
-    pid, uid = proof.peer(sock)
+    pid, uid = secret_proof.peer(sock)
     if uid not in (os.geteuid(), 0):
         raise Unproven(path, f"it belongs to user {uid}")
     if not private_places.contains(path):
         return _begin_elsewhere(path, pid, uid)
-    secret = place_secret.secret_in(os.path.dirname(path))
+    secret = directory_secret.secret_in(os.path.dirname(path))
     if secret is None:
         raise Unproven(path, "it has no secret by which it could prove that it is ours")
-    if uid != os.geteuid() or proof.sandboxed(pid):
+    if uid != os.geteuid() or secret_proof.sandboxed(pid):
         raise Unproven(path, "its process is not one of this user in our pid namespace")
     return Talk(path, secret)
 
 
 def _begin_elsewhere(path: str, pid: int, uid: int) -> Talk | None:
-    if proof.is_command(pid):
+    if secret_proof.is_command(pid):
         raise Unproven(path, "its process is a sandboxed command", "remove the socket")
     try:
         place = _elsewhere(path)
     except private_files.NotOurs:
         return None
-    secret = place_secret.secret_in(place)
+    secret = directory_secret.secret_in(place)
     if secret is None or uid != os.geteuid():  # none of ours was there, or it is root's now
         return None
     return Talk(path, secret, f"if another program is to listen there, remove {place}")
@@ -165,8 +165,8 @@ def prove(sock: socket.socket, path: str) -> None:
         return
     sock.sendall(talk.question)
     line = b""
-    while not line.endswith(b"\n") and len(line) < proof.LONGEST:
-        more = sock.recv(proof.LONGEST)
+    while not line.endswith(b"\n") and len(line) < secret_proof.LONGEST:
+        more = sock.recv(secret_proof.LONGEST)
         if not more:
             break
         line += more

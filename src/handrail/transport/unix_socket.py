@@ -15,7 +15,7 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from handrail import private_files, private_places, proof
+from handrail import private_files, private_places, secret_proof
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import server_proof
 from handrail.transport.base import Receiver, Transport
@@ -83,7 +83,7 @@ class _UnixHandshake(HttpHandshake):
         self._uid = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        _, self._uid = proof.peer(transport.get_extra_info("socket"))
+        _, self._uid = secret_proof.peer(transport.get_extra_info("socket"))
         self.peer = f"uid {self._uid}"
         super().connection_made(transport)
         if self._uid not in (os.geteuid(), 0):
@@ -95,29 +95,29 @@ class _UnixHandshake(HttpHandshake):
             super().data_received(data)
             return
         self._first = first = self._first + data
-        if first.startswith(proof.ASK):
+        if first.startswith(secret_proof.ASK):
             self._prove(first)
         elif first.startswith(_METHODS):
             self._speaks_http = True
             super().data_received(first)
-        elif not any(start.startswith(first) for start in (*_METHODS, proof.ASK)):
+        elif not any(start.startswith(first) for start in (*_METHODS, secret_proof.ASK)):
             self._speak_lines(first)
 
     def _prove(self, first: bytes) -> None:
         """Prove to a client that asks that we know our secret, and check that it knows it."""
         line, end, rest = first.partition(b"\n")
         if not end:
-            if len(line) > proof.LONGEST:
+            if len(line) > secret_proof.LONGEST:
                 self.drop()
             return
-        said = line.removeprefix(proof.ASK).strip()
+        said = line.removeprefix(secret_proof.ASK).strip()
         if not self._secret or not said:
             self.drop()
         elif self._nonces is None:
-            self._nonces = said, proof.nonce()
-            self._transport.write(proof.server_line(self._secret, *self._nonces))
+            self._nonces = said, secret_proof.nonce()
+            self._transport.write(secret_proof.server_line(self._secret, *self._nonces))
             self._go_on(rest)
-        elif proof.fits(self._secret, proof.CLIENT, *self._nonces, said):
+        elif secret_proof.fits(self._secret, secret_proof.CLIENT, *self._nonces, said):
             self._secret = b""  # once is enough
             self._go_on(rest)
         else:
@@ -211,8 +211,8 @@ async def connect(path: str, receiver: Receiver) -> Transport:
         if talk is not None:
             await loop.sock_sendall(sock, talk.question)
             line = b""
-            while not line.endswith(b"\n") and len(line) < proof.LONGEST:
-                more = await loop.sock_recv(sock, proof.LONGEST)
+            while not line.endswith(b"\n") and len(line) < secret_proof.LONGEST:
+                more = await loop.sock_recv(sock, secret_proof.LONGEST)
                 if not more:
                     break
                 line += more

@@ -152,7 +152,7 @@ class AsyncWorkspace(NamesChecked):
     async def _close(self) -> None:
         await asyncio.gather(*(one.end() for one in self._processes if not one.session.detached))
         if self._claim is not None:
-            from handrail.workspace.leaving import forget_results
+            from handrail.workspace.detach import forget_results
 
             await forget_results(self._processes)
         self._let_go()
@@ -177,17 +177,17 @@ class AsyncWorkspace(NamesChecked):
         have started (``stdio:``), because its processes end with the program; and for a process
         with a ``timeout`` when the server would not keep it.
         """
-        from handrail.workspace import leaving  # loads the wire
+        from handrail.workspace import detach  # loads the wire
 
-        limit, until = leaving.keep_until(keep, self._claim)
-        leaving.check_timeouts(self._processes)
+        limit, until = detach.keep_until(keep, self._claim)
+        detach.check_timeouts(self._processes)
         left = [one for one in self._processes if one.worth_finding]
         session = ("", None) if self._claim is None else self._claim.record.resume
         if self._location.is_open or self._claim is None:
             live = [one.session.process_id for one in left if one.session_id is None or one.running]
             session = await self._location.detach(limit, live)
         self._location.closed = True
-        record = leaving.make_record(
+        record = detach.make_record(
             self._tag,
             self._location,
             session,
@@ -260,7 +260,7 @@ class AsyncWorkspace(NamesChecked):
         workspace._limits = None if record.limits is None else Limits(**record.limits)
         workspace._labels = record.labels
         workspace._count = record.count
-        from handrail.workspace.leaving import followers
+        from handrail.workspace.detach import followers
 
         secret = workspace._variables.secrets
         for follower in await followers(record, workspace._location, secret, keep_output):
@@ -287,7 +287,7 @@ class AsyncWorkspace(NamesChecked):
         After its end its stored result is found as well.
         It still outlives this workspace.  Raises ProcessUnknown.
         """
-        from handrail.workspace.leaving import left_session
+        from handrail.workspace.detach import left_session
 
         executor = await self.executor()
         session = await left_session(executor, id)
@@ -305,7 +305,7 @@ class AsyncWorkspace(NamesChecked):
 
     async def forget(self, process: AsyncProcess) -> None:
         """Let go of a process that has ended, and remove what is stored of it; raises nothing."""
-        from handrail.workspace.leaving import forget_results
+        from handrail.workspace.detach import forget_results
 
         for follower in [one for one, held in self._processes.items() if held is process]:
             follower.let_go()

@@ -17,7 +17,7 @@ from handrail import AsyncWorkspace
 from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.warm import demand, pool
-from handrail.sandbox.warm.standing import StandingSandbox
+from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
 from tests.support.eventually import eventually_so
 
 Warm = Callable[..., AbstractAsyncContextManager["Warmed"]]
@@ -37,7 +37,7 @@ class Warmed:
         return found
 
     @property
-    def standing(self) -> list[StandingSandbox]:
+    def standing(self) -> list[WaitingSandbox]:
         if self.executor._sandbox is None:
             return []
         return [one for line in self.pool._lines.values() for one in line.standing]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import place_secret, private_places
+from handrail import directory_secret, private_places
 from handrail.filesystem import stage_names
 from handrail.server.recovery import unused_state_dirs
 from handrail.server.recovery.state_dir import StateDir, claim
@@ -24,7 +24,7 @@ def _state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def taken(path: Path) -> StateDir:
     """A directory as a server has it: with its secret."""
     state = claim(str(path))
-    place_secret.make_secret(state.fd)
+    directory_secret.make_secret(state.fd)
     return state
 
 

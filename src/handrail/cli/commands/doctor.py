@@ -8,7 +8,7 @@ import json
 import sys
 
 from handrail.cli import stdio, style
-from handrail.cli.table import STATES
+from handrail.cli.text_table import STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

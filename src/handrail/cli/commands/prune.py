@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import detached, error_output, options, table
+from handrail.cli import detached, error_output, options, text_table
 from handrail.errors import HandrailError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
         options.print_json({"removed": lines, "dryRun": args.dry_run})
         return 0
     if lines:
-        table.show(_COLUMNS, [_cells(line) for line in lines])
+        text_table.show(_COLUMNS, [_cells(line) for line in lines])
     total = sum(line["bytes"] for line in lines)
     verb = "would be removed" if args.dry_run else "removed"
-    print(f"{len(lines)} {verb}, {table.size(total)}")
+    print(f"{len(lines)} {verb}, {text_table.size(total)}")
     return 0
 
 
@@ -151,7 +151,7 @@ def _cells(line: dict[str, Any]) -> tuple[object, ...]:
     return (
         line["what"],
         line["id"],
-        table.age(line["ageSeconds"]),
-        table.size(line["bytes"]),
+        text_table.age(line["ageSeconds"]),
+        text_table.size(line["bytes"]),
         line["why"],
     )

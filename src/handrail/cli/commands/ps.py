@@ -7,7 +7,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import detached, options, table
+from handrail.cli import detached, options, text_table
 from handrail.cli.stdio import say
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def _run(
     if args.json:
         options.print_json(lines)
         return 0
-    table.show(_COLUMNS, [_cells(line) for line in lines])
+    text_table.show(_COLUMNS, [_cells(line) for line in lines])
     for why in dict.fromkeys(str(line["why"]) for line in lines if line["why"] is not None):
         ids = [str(line["id"]) for line in lines if line["why"] == why]
         say(f"handrail: {', '.join(ids)}: {why}; `handrail prune` removes what is gone for good")
@@ -85,7 +85,7 @@ async def rows(args: argparse.Namespace, found: list[DetachedRecord]) -> list[di
 async def _ask(args: argparse.Namespace, record: DetachedRecord) -> list[dict[str, Any]]:
     """Ask a workspace's server about it, and leave it as it was."""
     from handrail.errors import ExecutorTransportFailed, HandrailError
-    from handrail.workspace import leaving
+    from handrail.workspace import detach
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
 
@@ -96,7 +96,7 @@ async def _ask(args: argparse.Namespace, record: DetachedRecord) -> list[dict[st
     except WorkspaceBusy:
         return [_line(record, name, "attached") for name in record.processes]
     except ExecutorTransportFailed as error:
-        if leaving.is_over(error):
+        if detach.is_over(error):
             detached.remove_row(record)
             return []
         return _unreachable(record, detached.short(record.at, error))
@@ -178,9 +178,9 @@ def _cells(line: dict[str, Any]) -> tuple[object, ...]:
         line["id"],
         line["state"],
         "-" if line["exitCode"] is None else line["exitCode"],
-        table.age(line["ageSeconds"]),
+        text_table.age(line["ageSeconds"]),
         "-" if cpu is None else f"{cpu:.1f}s",
-        table.size(line["memoryBytes"]),
+        text_table.size(line["memoryBytes"]),
         line["name"] or "-",
         ",".join(f"{name}={value}" for name, value in line["labels"].items()) or "-",
         line["at"],

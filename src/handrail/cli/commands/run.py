@@ -265,8 +265,8 @@ async def _tell_hosts(process: AsyncProcess, args: argparse.Namespace) -> None:
 async def stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     """Run it at our own streams; its exit code."""
     from handrail.cli import terminal
-    from handrail.cli.host_news import HostNews
     from handrail.cli.host_questions import HostQuestions
+    from handrail.cli.refused_host_notes import RefusedHostNotes
     from handrail.cli.stdio_relay import Relay
     from handrail.workspace.process import explain_refusal
 
@@ -292,11 +292,11 @@ async def stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
     questions = args.approver if isinstance(args.approver, HostQuestions) else None
     hidden = workspace.variables.secrets
     relay = Relay(process, raw=raw, tty=tty, secrets=hidden, questions=questions)
-    news = HostNews(process, raw=raw) if args.interactive else None
+    notes = RefusedHostNotes(process, raw=raw) if args.interactive else None
     try:
         info = await relay.run()
-        if news is not None:
-            await news.close()
+        if notes is not None:
+            await notes.close()
         else:
             await _tell_hosts(process, args)
     except OutputFailed as error:

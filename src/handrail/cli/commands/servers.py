@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import options, table
+from handrail.cli import options, text_table
 from handrail.cli.stdio import say
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ async def _run(args: argparse.Namespace) -> int:
             {"servers": lines, "dead": [{"address": d.address, "pid": d.pid} for d in dead]}
         )
         return 0
-    table.show(
+    text_table.show(
         _COLUMNS,
         [
             (
                 line["address"],
                 line["pid"],
                 line["version"],
-                table.age(line["ageSeconds"]),
+                text_table.age(line["ageSeconds"]),
                 "?" if line["sessions"] is None else line["sessions"],
                 "?" if line["processes"] is None else line["processes"],
                 line["stateDir"],

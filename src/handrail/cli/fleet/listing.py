@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import options, table
+from handrail.cli import options, text_table
 from handrail.cli.stdio import say
 from handrail.units import counted
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from handrail.fleet import FleetStatus, NodeInfo, WorkspaceInfo
 
 _STYLES = {
-    **table.STATES,
+    **text_table.STATES,
     "ready": "green",
     "up": "green",
     "joining": "cyan",
@@ -38,7 +38,7 @@ def show_status(status: FleetStatus, *, as_json: bool) -> None:
         f" {counted(len(status.nodes), 'node')} ready, {counted(status.workspaces, 'workspace')}"
     )
     columns = ("NODE", "STATE", "CPUS", "MEMORY", "DISK", "WORKSPACES", "VERSION", "LABELS", "URL")
-    table.show(columns, [_node(node) for node in status.nodes], _STYLES)
+    text_table.show(columns, [_node(node) for node in status.nodes], _STYLES)
     for node in status.nodes:
         if node.error:
             say(f"handrail: {node.id}: {node.error}")
@@ -49,8 +49,8 @@ def _node(node: NodeInfo) -> tuple[object, ...]:
         node.id,
         node.state,
         f"{node.free_cpus:g}/{node.cpus:g}",
-        f"{table.size(node.free_memory)}/{table.size(node.memory)}",
-        table.size(node.free_disk),
+        f"{text_table.size(node.free_memory)}/{text_table.size(node.memory)}",
+        text_table.size(node.free_disk),
         node.workspaces,
         node.version or "-",
         _labels(node.labels),
@@ -78,7 +78,7 @@ def show_workspaces(found: Iterable[WorkspaceInfo], *, as_json: bool) -> None:
         )
         for one in found
     ]
-    table.show(columns, rows, _STYLES)
+    text_table.show(columns, rows, _STYLES)
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -19,9 +19,9 @@ from handrail.network.porter import dialer, http_proxy, socks_proxy, upstream
 from handrail.network.porter.client_program import UNKNOWN
 from handrail.network.porter.decisions import Decision
 from handrail.network.porter.dialer import DialFailed
+from handrail.network.porter.far_end import FarEnd, Refused
 from handrail.network.porter.relay import Relay
 from handrail.network.porter.streams import Stream, peer_address
-from handrail.network.porter.way import Refused, Way
 from handrail.network.socks import VERSION as SOCKS_VERSION
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Connection:
         self.number = number
         self._porter = porter
         self._task: asyncio.Task[None] | None = None
-        self._way: Way | None = None
+        self._way: FarEnd | None = None
         self._relay: Relay | None = None
         #: Was made and recorded for the first request before a task had to go on with it.
         self._decision: Decision | None = None
@@ -94,7 +94,7 @@ class Connection:
         if sock is None:
             return False  # refused, or full: the task tries again, and waits
         self.client.rest = data[end:]
-        way = Way(self, Stream(sock, self.loop), decision)
+        way = FarEnd(self, Stream(sock, self.loop), decision)
         way.begin(decision, self._dialled(begun))
         self.tunnel(way, replies.ESTABLISHED)
         return True
@@ -132,14 +132,14 @@ class Connection:
             async with asyncio.timeout(FIRST_BYTE_SECONDS):
                 return await self.client.read()
 
-    async def open(self, target: Target) -> Way:
+    async def open(self, target: Target) -> FarEnd:
         """Decide, record and connect; raises Refused or DialFailed."""
         decision, self._decision = self._decision, None
         proxy = None
         if decision is None:
             inside = await self._inside(target)
             if inside is not None:
-                return Way(self, Stream(inside, self.loop), None, inside=True)
+                return FarEnd(self, Stream(inside, self.loop), None, inside=True)
             if self.process.policy.config.allow_upstream_proxy:
                 proxy = self._porter.upstreams.find(target)
             decision = await self._decide(target, through_upstream=proxy is not None)
@@ -196,19 +196,19 @@ class Connection:
         target: Target,
         decision: Decision,
         proxy: upstream.UpstreamProxy | upstream.BadUpstream | None,
-    ) -> Way:
+    ) -> FarEnd:
         if proxy is None:
             sock = await dialer.dial(decision.verdict.dial, target.port)
-            return Way(self, Stream(sock, self.loop), decision)
+            return FarEnd(self, Stream(sock, self.loop), decision)
         if target.protocol == decide.HTTP and isinstance(proxy, upstream.UpstreamProxy):
             sock = await upstream.connect(proxy, self.process.resolver)
-            return Way(self, Stream(sock, self.loop), decision, proxy)
+            return FarEnd(self, Stream(sock, self.loop), decision, proxy)
         sock, early = await upstream.tunnel(proxy, self.process.resolver, target)
         far = Stream(sock, self.loop)
         far.rest = early
-        return Way(self, far, decision)
+        return FarEnd(self, far, decision)
 
-    async def recheck(self, target: Target, way: Way) -> None:
+    async def recheck(self, target: Target, way: FarEnd) -> None:
         """Decide on a further request over a way that is open; raises Refused.
 
         The lists may have changed since; what is connected is the address that is judged.
@@ -221,7 +221,7 @@ class Connection:
             raise Refused(decision.verdict)
         way.begin(decision, None)
 
-    def tunnel(self, way: Way, greeting: bytes) -> None:
+    def tunnel(self, way: FarEnd, greeting: bytes) -> None:
         """Tell the client that it is connected, then have both ways relayed until they end."""
         self._way = way
         early, self.client.rest = self.client.rest, b""

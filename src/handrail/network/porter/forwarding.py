@@ -13,8 +13,8 @@ import socket
 
 from handrail.network import bodies, heads
 from handrail.network.bodies import BadBody, Body, ChunkedBody, LengthBody, OpenBody
+from handrail.network.porter.far_end import FarEnd
 from handrail.network.porter.streams import Stream
-from handrail.network.porter.way import Way
 from handrail.transport.http_head import HeadError, HeadReader, ResponseHead, parse_response
 
 #: How long a response is waited for when its client has ended the connection or its half.
@@ -30,7 +30,7 @@ class UpstreamNonsense(Exception):
 class Exchange:
     """A request that was allowed, over a way that is open."""
 
-    def __init__(self, client: Stream, way: Way, request: heads.ProxyRequest) -> None:
+    def __init__(self, client: Stream, way: FarEnd, request: heads.ProxyRequest) -> None:
         self._client = client
         self._way = way
         self._far = way.far

@@ -14,8 +14,8 @@ from handrail.network import refusal_replies as replies
 from handrail.network.bodies import BadBody
 from handrail.network.decide import CONNECT, Target
 from handrail.network.porter.dialer import DialFailed
+from handrail.network.porter.far_end import FarEnd, Refused
 from handrail.network.porter.forwarding import Exchange, UpstreamNonsense
-from handrail.network.porter.way import Refused, Way
 from handrail.transport.http_head import HeadError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Requests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
-        self._way: Way | None = None
+        self._way: FarEnd | None = None
         self.tunnelled = False
         self._target: Target | None = None
 
@@ -122,7 +122,7 @@ class _Requests:
             self.drop_way()
         return stays
 
-    async def _way_to(self, target: Target) -> Way:
+    async def _way_to(self, target: Target) -> FarEnd:
         """An open way to the target, or a new one; raises Refused or DialFailed."""
         way = self._way
         same = self._target is not None and self._target.key == target.key

@@ -13,9 +13,9 @@ from handrail.network.decide import Key, Kind, Memory, Policy, Target, Verdict
 from handrail.network.hosts import Address
 from handrail.network.porter.client_program import UNKNOWN, ClientPrograms, Program
 from handrail.network.porter.decisions import Decisions
-from handrail.network.porter.inside import Inside
 from handrail.network.porter.questions import MOST_HOSTS, TooMany
 from handrail.network.porter.resolver import FairResolver
+from handrail.network.porter.sandbox_loopback import SandboxLoopback
 from handrail.network.porter.streams import prepare
 from handrail.network.porter.stub_resolver import StubResolver
 
@@ -70,7 +70,7 @@ class ManagedProcess:
         self.denied: set[Key] = set()
         self.listeners: list[socket.socket] = []
         self.connections: set[Connection] = set()
-        self.inside: Inside | None = None
+        self.inside: SandboxLoopback | None = None
         self.programs: ClientPrograms | None = None
         self.stub: StubResolver | None = None
         self.uid: int | None = None
@@ -137,7 +137,7 @@ class ManagedProcess:
                 os.close(fd)  # the namespace of a process does not change
                 return
             self.decisions.forget()
-            self.inside = Inside(fd, self._porter.makers)
+            self.inside = SandboxLoopback(fd, self._porter.makers)
             self.programs = ClientPrograms(fd, self._porter.makers)
         elif name == link.RESOLVER:
             if self.stub is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from handrail.network import refusal_replies as replies
 from handrail.network.decide import SOCKS, Target
 from handrail.network.porter.dialer import DialFailed
-from handrail.network.porter.way import Refused
+from handrail.network.porter.far_end import Refused
 from handrail.network.socks import SocksError, SocksReader, SocksRequest
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from handrail.process.keeper_client import start_fields
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
-from handrail.process.output.read_turns import ReadTurns
+from handrail.process.output.read_scheduler import ReadScheduler
 from handrail.process.spec import ProcessSpec
 
 #: Descriptors that come with a child: three streams, a listener and itself.
@@ -106,7 +106,7 @@ class Launcher:
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         self.abilities = Abilities()
-        self.turns = ReadTurns(loop)
+        self.turns = ReadScheduler(loop)
         #: Whether the keeper holds copies of what it is given, for a server after this one.
         self.hands_over = True
 

@@ -61,7 +61,7 @@ def find_keeper(
         sock.close()
         return None
     sock.setblocking(True)
-    from handrail.process.keeper_client import proof, silent_keeper  # only where something listens
+    from handrail.process.keeper_client import keeper_proof, silent_keeper  # if something listens
 
     try:
         with silent_keeper.reported_by_thread(sock) if wait else contextlib.nullcontext():
@@ -69,7 +69,7 @@ def find_keeper(
                 if not wait:
                     raise TimeoutError
                 sock.connect(path)
-            reason = proof.doubt(sock, secret, None if wait else proof.SECONDS)
+            reason = keeper_proof.doubt(sock, secret, None if wait else keeper_proof.SECONDS)
     except ConnectionRefusedError:
         sock.close()
         return None  # it has ended meanwhile
@@ -83,7 +83,7 @@ def find_keeper(
     if reason is not None:
         sock.close()
         if report:
-            proof.report(path, reason)
+            keeper_proof.report(path, reason)
         return None
     sock.settimeout(None)
     return KeeperHandle(sock, 0, found=True, secret=secret or b"")

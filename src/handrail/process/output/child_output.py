@@ -24,7 +24,7 @@ from handrail import fault_points, memory_file
 from handrail.process.output.backpressure import Backlog, Window
 from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
 from handrail.process.output.output_log import Chunk, OutputLog
-from handrail.process.output.read_turns import ReadTurns
+from handrail.process.output.read_scheduler import ReadScheduler
 from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.output.stream import PTY, STDERR, STDOUT, STREAM_NAMES, Stream
 from handrail.process.spec import OnLag, ProcessSpec
@@ -62,7 +62,7 @@ class ChildOutput:
         return self._child.loop
 
     @property
-    def turns(self) -> ReadTurns:
+    def turns(self) -> ReadScheduler:
         return self._child.launcher.turns
 
     @property

@@ -51,7 +51,7 @@ class Stream:
         self.spool: Spool | None = None
         self.staging: Staging | None = None
         self.reading = False
-        self.queued = False  # it waits for its turn (``read_turns.py``)
+        self.queued = False  # it waits for its turn (``read_scheduler.py``)
         self.ended = False
         self.numbered = 0  # up to this position of the spool the bytes have a number
         self._tries_for_room = 0  # in a row and in vain

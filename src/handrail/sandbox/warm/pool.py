@@ -36,7 +36,7 @@ from handrail.sandbox.probe import Bubblewrap
 from handrail.sandbox.profile import Profile
 from handrail.sandbox.sandboxed_command import SandboxedCommand
 from handrail.sandbox.warm import CHOICE, demand, is_chosen
-from handrail.sandbox.warm.standing import StandingSandbox
+from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Kind(Frozen):
 class Line(Frozen):
     """Those of one kind that wait, and the plan that the last command had."""
 
-    standing: list[StandingSandbox]
+    standing: list[WaitingSandbox]
     demand: demand.Demand
 
 
@@ -328,7 +328,7 @@ class WarmSandboxes:
         try:
             if not stood or self._closed or line is None:
                 raise Exchanged(b"/")
-            one = StandingSandbox(begun.plan, begun.made, begun.running, begun.spawned)
+            one = WaitingSandbox(begun.plan, begun.made, begun.running, begun.spawned)
         except BaseException as error:
             self._drop(begun.spawned, begun.spec)
             if not isinstance(error, Exchanged):
@@ -346,14 +346,14 @@ class WarmSandboxes:
             self.launcher.discard(spawned.child, running=True)
         settle(spec, self._loop)
 
-    def _exited(self, one: StandingSandbox) -> None:
+    def _exited(self, one: WaitingSandbox) -> None:
         """One has ended by itself, or was killed."""
         for line in self._lines.values():
             if one in line.standing:
                 line.standing.remove(one)
                 self._end(one)
 
-    def _end(self, one: StandingSandbox) -> None:
+    def _end(self, one: WaitingSandbox) -> None:
         """End one that is not used."""
         one.close()
         if self.launcher.link.alive:

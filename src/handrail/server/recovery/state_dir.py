@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Collection
 
-from handrail import place_secret, private_files, private_places
+from handrail import directory_secret, private_files, private_places
 from handrail.config import parse_listen
 from handrail.errors import UsageError
 from handrail.filesystem import stage_names
@@ -83,7 +83,7 @@ class StateDir:
 
     def find(self, *, wait: bool = True) -> KeeperHandle | None:
         try:
-            secret = place_secret.read_secret(self.fd)
+            secret = directory_secret.read_secret(self.fd)
         except OSError as error:
             raise self._unusable("secret", error) from None
         try:
@@ -94,7 +94,7 @@ class StateDir:
 
     def _make_secret(self) -> None:
         try:
-            self.secret = place_secret.make_secret(self.fd)
+            self.secret = directory_secret.make_secret(self.fd)
         except OSError as error:
             log.error(
                 "no secret can be kept in %s (%s), so neither this server nor its keeper can prove"
@@ -177,7 +177,7 @@ class StateDir:
     def remove_secret(self) -> bool:
         """Whether no sandbox needs to cover this directory any more; the keeper has ended."""
         try:
-            for name in (SOCKET, place_secret.SECRET):
+            for name in (SOCKET, directory_secret.SECRET):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self.fd)
         except OSError:
@@ -388,7 +388,7 @@ def holder(path: str) -> int:
 
 def _keeper_in(path: str, *, report: bool = True) -> KeeperHandle | None:
     """The keeper of a directory that another process may have locked."""
-    return find_keeper(f"{path}/{SOCKET}", place_secret.secret_in(path), report=report)
+    return find_keeper(f"{path}/{SOCKET}", directory_secret.secret_in(path), report=report)
 
 
 def _take_over(path: str) -> StateDir:

@@ -26,7 +26,7 @@ from handrail.server.workspaces import prepare, refusals, stamp
 from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork, quietly
 from handrail.server.workspaces.leases import Leases, Owner
-from handrail.server.workspaces.measures import WorkspaceMeasures
+from handrail.server.workspaces.metrics import WorkspaceMetrics
 from handrail.server.workspaces.pools import Pools
 from handrail.server.workspaces.record import Record
 from handrail.server.workspaces.share import Amounts, Share
@@ -70,7 +70,7 @@ class Workspaces:
             self.directories, self._work, self.templates, settings.min_free, self._prepare
         )
         self.templates.needed = self._needed_templates
-        self.measures = WorkspaceMeasures(server.measures.registry)
+        self.measures = WorkspaceMetrics(server.measures.registry)
         self.leases = Leases()
         self.incarnation = ""
         self._stored = StoredRecords(self.directories)

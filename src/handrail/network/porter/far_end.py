@@ -1,4 +1,4 @@
-"""A connection to the far side that was decided on."""
+"""The connection to a target, or to a proxy before it, once the target was allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refused(Exception):
         self.verdict = verdict
 
 
-class Way:
+class FarEnd:
     """The far end of a connection, and its decision until it has ended."""
 
     __slots__ = ("_begun", "_connection", "_decision", "_dialled", "far", "inside", "proxy")

@@ -40,7 +40,7 @@ _NO_DOMAIN = frozenset(("mode_guard", "proxy_state"))
 _LONGEST_ARGV = 4096
 
 
-class PolicyQuestions:
+class HostQuestions:
     """The open questions of one connection."""
 
     def __init__(self, connection: Connection) -> None:

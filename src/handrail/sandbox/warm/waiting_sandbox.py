@@ -1,4 +1,4 @@
-"""One sandbox that stands and waits for its command, and whether it may still be used.
+"""A sandbox that was made ahead and waits for its command, and whether it may still be used.
 
 Its mounts were made when it was set up.  A cold start would make them now, so it is used only while
 that would make no difference: its plan is the one that a cold start would take, and the kernel has
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from handrail.sandbox.sandboxed_command import SandboxedCommand
 
 
-class StandingSandbox:
+class WaitingSandbox:
     """A sandbox, the child that waits in it, and what the kernel says of its mounts."""
 
     __slots__ = ("_changed", "_changes", "_mounts", "made", "plan", "running", "spawned")

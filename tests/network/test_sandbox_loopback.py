@@ -17,7 +17,7 @@ from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.network import hosts, link
 from handrail.network.config import ManagedNetwork
 from handrail.network.inner_sockets import maker
-from handrail.network.porter.inside import Inside
+from handrail.network.porter.sandbox_loopback import SandboxLoopback
 from handrail.network.porter.stub_resolver import answer
 from tests.network.porters import PorterProcess, porter, read_all
 
@@ -208,7 +208,7 @@ def test_refusals_name_the_program_inside(sandbox: Sandbox) -> None:
 async def test_a_refused_connect_is_not_that_of_the_next(sandbox: Sandbox) -> None:
     """A server that does not listen yet is found by the first attempt after it does."""
     host = hosts.canonical("127.0.0.1")
-    inside = Inside(os.dup(sandbox.network), None)
+    inside = SandboxLoopback(os.dup(sandbox.network), None)
     try:
         for _ in range(3):
             assert await inside.connect(host, sandbox.port + 1) is None

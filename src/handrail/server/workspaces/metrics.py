@@ -1,4 +1,4 @@
-"""What a server counts of its workspaces."""
+"""Metrics of the workspaces of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from handrail.telemetry import names
 from handrail.telemetry.metrics import Registry
 
 
-class WorkspaceMeasures:
+class WorkspaceMetrics:
     """The series of workspaces in the registry of one server."""
 
     def __init__(self, registry: Registry) -> None:

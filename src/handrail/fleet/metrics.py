@@ -24,7 +24,7 @@ _FETCH_SECONDS = 10.0
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-class FleetSeries:
+class FleetMetrics:
     """What one driver counts."""
 
     def __init__(self) -> None:

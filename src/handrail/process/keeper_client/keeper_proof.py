@@ -1,7 +1,7 @@
 """Check that a process that listens as a keeper is the user's own, before sending it anything.
 
-A keeper and a server share the secret of their directory (``handrail.proof``).  Besides, the kernel
-shows that what listens has our user id, and that the process which answers is in our own pid
+A keeper and a server share the secret of their directory (``handrail.secret_proof``).  Besides, the
+kernel shows that what listens has our user id, and that the process which answers is in our own pid
 namespace: every sandboxed command is in one below.
 
 A keeper of a version that knew no secret cannot prove anything, and its directory has none.  It is
@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 
-from handrail import proof
+from handrail import secret_proof
 from handrail.keeper import messages
 
 #: How long what listens may take for each answer.
@@ -28,7 +28,7 @@ def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None = SEC
 
     ``seconds``: for each answer, None for any time.  Raises TimeoutError.
     """
-    pid, uid = proof.peer(sock)
+    pid, uid = secret_proof.peer(sock)
     if uid != os.geteuid():
         return f"it belongs to user {uid}"
     if pid == 0:
@@ -51,15 +51,17 @@ def report(path: str, reason: str) -> None:
 
 
 def _doubt(sock: socket.socket, secret: bytes) -> str | None:
-    asked = proof.nonce()
+    asked = secret_proof.nonce()
     messages.send(sock, messages.PROVE, 1, [asked])
     said = _received(sock)
     if said is None or said.op != messages.PROOF:
         return "it does not prove that it knows the secret of its directory"
     own, answer = said.fields
-    if not proof.fits(secret, proof.KEEPER, asked, own, answer):
+    if not secret_proof.fits(secret, secret_proof.KEEPER, asked, own, answer):
         return "what it says is no proof that it knows the secret of its directory"
-    messages.send(sock, messages.PROVE, 2, [proof.answer(secret, proof.SERVER, asked, own)])
+    messages.send(
+        sock, messages.PROVE, 2, [secret_proof.answer(secret, secret_proof.SERVER, asked, own)]
+    )
     said = _received(sock)
     if said is None or said.op != messages.PROOF:
         return "it does not take our proof"
@@ -78,7 +80,7 @@ def _doubt_process(sock: socket.socket) -> str | None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
         before = _answering(sock)
-        if proof.sandboxed(before):
+        if secret_proof.sandboxed(before):
             return f"process {before}, which answers, is in a sandbox"
         if _answering(sock) != before:
             return "several processes answer"

@@ -23,7 +23,7 @@ _SECONDS = 5.0
 _SPARE = {4: ("tcp", 6), 6: ("tcp6", 2)}
 
 
-class Inside:
+class SandboxLoopback:
     """Unconnected sockets of one sandbox, made a few at a time."""
 
     def __init__(self, network: int, threads: Executor | None) -> None:

@@ -1,4 +1,4 @@
-"""Leaving a workspace and coming back to it: its record, its processes, and what is stored of them.
+"""Detach from a workspace and attach to it again: its record, its processes, stored results.
 
 ``attach`` resumes the session on the server.  When that session is over, or the server is gone,
 stored results take the place of the processes (``handrail.executor.stored``), and the

@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 from typing import Any, cast
 
-from handrail.process.output import read_turns
-from handrail.process.output.read_turns import ReadTurns
+from handrail.process.output import read_scheduler
+from handrail.process.output.read_scheduler import ReadScheduler
 
 
 class Endless:
     """A stream that has output whenever the loop looks."""
 
-    def __init__(self, turns: ReadTurns, took: Counter[int], number: int) -> None:
+    def __init__(self, turns: ReadScheduler, took: Counter[int], number: int) -> None:
         self.turns, self.took, self.number = turns, took, number
         self.queued = False
 
@@ -27,9 +27,9 @@ class Endless:
 
 async def test_each_stream_has_its_turn_and_the_loop_goes_on(monkeypatch: Any) -> None:
     clock = iter(range(1_000_000))  # each look at it is later than the end of a turn
-    monkeypatch.setattr(read_turns, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(read_scheduler, "perf_counter", lambda: next(clock))
     took: Counter[int] = Counter()
-    turns = ReadTurns(asyncio.get_running_loop())
+    turns = ReadScheduler(asyncio.get_running_loop())
     streams = [Endless(turns, took, number) for number in range(20)]
     most = 0
     for _ in range(100):
@@ -38,14 +38,14 @@ async def test_each_stream_has_its_turn_and_the_loop_goes_on(monkeypatch: Any) -
             stream.readable()
         await asyncio.sleep(0)  # one turn of the loop
         most = max(most, took.total() - before)
-    assert most <= 2 * read_turns._STEPS
+    assert most <= 2 * read_scheduler._STEPS
     assert len(took) == 20
     assert max(took.values()) <= min(took.values()) + 2
 
 
 async def test_few_steps_are_never_put_off() -> None:
     took: Counter[int] = Counter()
-    stream = Endless(ReadTurns(asyncio.get_running_loop()), took, 0)
+    stream = Endless(ReadScheduler(asyncio.get_running_loop()), took, 0)
     for _ in range(50):
         stream.readable()
         await asyncio.sleep(0)
@@ -61,13 +61,13 @@ class Failing(Endless):
 
 async def test_a_stream_that_fails_stops_no_other(monkeypatch: Any) -> None:
     clock = iter(range(1_000_000))
-    monkeypatch.setattr(read_turns, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(read_scheduler, "perf_counter", lambda: next(clock))
     loop = asyncio.get_running_loop()
     failures: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: failures.append(context))
     took: Counter[int] = Counter()
-    turns = ReadTurns(loop)
-    granted = [Endless(turns, took, number) for number in range(read_turns._STEPS)]
+    turns = ReadScheduler(loop)
+    granted = [Endless(turns, took, number) for number in range(read_scheduler._STEPS)]
     waiting = [Failing(turns, took, 100), Endless(turns, took, 101)]
     for stream in (*granted, *waiting):
         stream.readable()

@@ -21,7 +21,7 @@ _SECONDS = 0.003
 _STEPS = 12
 
 
-class ReadTurns:
+class ReadScheduler:
     """The streams of one event loop that have output and wait for their turn."""
 
     __slots__ = ("_first", "_loop", "_steps", "_until", "_waiting")

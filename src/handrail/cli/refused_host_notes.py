@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 0.3
 
 
-class HostNews:
+class RefusedHostNotes:
     """The refused hosts of one process, told as they come."""
 
     def __init__(self, process: AsyncProcess, *, raw: bool) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from handrail.fleet import series
+from handrail.fleet import metrics
 
 
 class _Odd(http.server.BaseHTTPRequestHandler):
@@ -34,11 +34,11 @@ def test_metrics_of_an_odd_server(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             url = f"ws://127.0.0.1:{server.server_port}"
             with pytest.raises(OSError, match="302"):
-                series.fetch(url, "token", None)
-            assert series.fetch(f"{url}/elsewhere", "token", None) == "x" * 11
-            monkeypatch.setattr(series, "_MOST_BYTES", 10)
+                metrics.fetch(url, "token", None)
+            assert metrics.fetch(f"{url}/elsewhere", "token", None) == "x" * 11
+            monkeypatch.setattr(metrics, "_MOST_BYTES", 10)
             with pytest.raises(OSError, match="longer than 10"):
-                series.fetch(f"{url}/elsewhere", "token", None)
+                metrics.fetch(f"{url}/elsewhere", "token", None)
         finally:
             server.shutdown()
             thread.join()
