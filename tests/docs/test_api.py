@@ -39,7 +39,7 @@ def members() -> Iterator[tuple[str, Any, Any]]:
             continue
         yield name, thing, None
         if inspect.isclass(thing) and thing.__module__.startswith("handrail"):
-            for member, value in vars(thing).items():
+            for member, value in REFERENCE["members_of"](thing).items():
                 if not member.startswith("_") and (
                     inspect.isfunction(value) or isinstance(value, property | classmethod)
                 ):
@@ -101,11 +101,6 @@ def described(name: str, thing: Any) -> str:
         if other != name and f"``{other}``" in text:
             text += inspect.getdoc(twin) or ""
     return text
-
-
-def test_the_reference_is_up_to_date() -> None:
-    made = REFERENCE["render"]()
-    assert (ROOT / "docs" / "api.md").read_text() == made, "run scripts/api_reference > docs/api.md"
 
 
 def test_the_reference_has_every_name_once() -> None:

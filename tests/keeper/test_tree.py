@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import messages, tree
+from handrail.keeper import messages, proc_children
 from handrail.process.keeper_client.start import PROGRAM
 from tests.keeper.peer import Held, Peer, lodge, read_line
 from tests.support.eventually import eventually
@@ -221,8 +221,8 @@ def test_a_thread_that_ends_meanwhile_hides_nobody(monkeypatch: pytest.MonkeyPat
     child = subprocess.Popen(["/bin/sleep", "1000"])
     try:
         listed = os.listdir
-        monkeypatch.setattr(tree.os, "listdir", lambda path: ["999999999", *listed(path)])
-        assert child.pid in tree.children_of(os.getpid())
+        monkeypatch.setattr(proc_children.os, "listdir", lambda path: ["999999999", *listed(path)])
+        assert child.pid in proc_children.children_of(os.getpid())
     finally:
         monkeypatch.undo()
         child.kill()

@@ -11,7 +11,7 @@ import msgspec
 from handrail.errors import UsageError
 from handrail.protocol import path_uri
 from handrail.protocol.sandbox import SandboxParams
-from handrail.sandbox.intent import from_wire
+from handrail.sandbox.intent import NO_WINDOWS, from_wire
 from handrail.sandbox.profile import BadIntent, Intent
 
 
@@ -30,9 +30,8 @@ def read_permissions(text: str) -> Intent:
             f"{text[:40]!r} is no profile; give workspace-write, read-only, off or"
             " permissions as JSON"
         ) from None
-    given = {"permissions": permissions, "windowsSandboxLevel": "disabled"}
     try:
-        return from_wire(msgspec.convert(given, SandboxParams))
+        return from_wire(msgspec.convert({"permissions": permissions, **NO_WINDOWS}, SandboxParams))
     except (BadIntent, msgspec.ValidationError) as error:
         raise UsageError(f"the profile cannot be used: {error}") from None
 

@@ -28,7 +28,7 @@ from handrail.executor.base import (
     Place,
     SpawnRequest,
 )
-from handrail.executor.client.session import ExecServerClient
+from handrail.executor.client.session import REQUEST_TIMEOUT, ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
 from handrail.protocol import path_uri, percent_words
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from handrail.network.managed.start import NetworkRequest
 
 OnLag = Literal["auto", "block", "drop"]
-#: Seconds for calls that answer at once; writes may have to wait for the child.
-REQUEST_TIMEOUT = 60.0
 #: How long ``close`` waits for the ends of what it ends.
 _CLOSE_SECONDS = 10.0
 #: A server keeps the id of a closed process for this long.

@@ -25,6 +25,7 @@ from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, 
 from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.limits import cgroups, tree_watcher
+from handrail.keeper.proc_children import orphans_path
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, Outgoing
@@ -66,7 +67,7 @@ class Children:
         self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
         try:  # held open: it is read for every exit
-            self.listing = os.open(tree.orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
+            self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # a kernel without it
             self.listing = -1
         self.near = True  # orphans come to us; else they are looked for on the whole machine

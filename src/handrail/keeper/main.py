@@ -4,7 +4,7 @@ How it works.  One thread, one poll over: the link of the server that holds the 
 that ask for it, the listening socket in the state directory, the pidfds of the children, and a pipe
 that the kernel's SIGCHLD writes to.  ``children.py`` is the table of what we hold,
 ``servers/links.py`` the servers.  The main thread waits for that one: it gets the orphans of the
-children, and has them in a list of its own (``tree.own_orphans``).
+children, and has them in a list of its own (``proc_children.own_orphans``).
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
@@ -29,6 +29,7 @@ from handrail import secret_proof
 from handrail.keeper import hardening, messages, own_fds, tree
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
+from handrail.keeper.proc_children import children_of
 from handrail.keeper.restart import save as reexec_save
 from handrail.keeper.servers.handoff import ServerHandoff
 from handrail.keeper.servers.lease import Lease
@@ -188,7 +189,7 @@ class Keeper:
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
             self.children.reap_all()
-            left = tree.children_of(os.getpid())
+            left = children_of(os.getpid())
             if not left:
                 break
             for pid in left:
@@ -267,7 +268,7 @@ class Keeper:
             now = time.monotonic_ns() // 1_000_000
             self.children.endings.run(now)
             self.children.watcher.run(now)
-            if self.lease.expired(time.monotonic()):
+            if self.lease.orphans_expired(time.monotonic()):
                 self.stop()
 
     def note_signals(self, wake: int) -> None:

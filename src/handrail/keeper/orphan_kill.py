@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Container
 
 from handrail.keeper import RLIMIT_LOCKS
+from handrail.keeper.proc_children import orphans_path
 
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
@@ -76,7 +77,7 @@ def end_near(
     found = quiet = 0
     began = time.monotonic()
     try:
-        children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+        children = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return 0  # a kernel without it, or no descriptor free
     try:

@@ -20,46 +20,12 @@ from collections.abc import Callable, Container, Iterator
 
 from handrail.keeper import orphan_kill
 from handrail.keeper.orphan_kill import mark_of
+from handrail.keeper.proc_children import children_of, own_orphans
 
 #: In which /proc counts CPU time, per second.
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: Looks for processes that appear while the others are being stopped.
 _ROUNDS = 64
-
-
-def children_of(pid: int) -> list[int]:
-    """Direct children of all threads of ``pid``; empty when it is gone."""
-    found: list[int] = []
-    base = f"/proc/{pid}/task"
-    try:
-        tasks = os.listdir(base)
-    except OSError:
-        return found
-    for tid in tasks:
-        try:
-            with open(f"{base}/{tid}/children", "rb") as file:
-                found.extend(map(int, file.read().split()))
-        except OSError:
-            pass  # this thread has ended; the others go on
-    return found
-
-
-def orphans_path() -> str:
-    """Where the kernel lists the orphans that came to this process."""
-    return f"/proc/self/task/{os.getpid()}/children"
-
-
-def own_orphans() -> list[int]:
-    """The orphans that came to this process, and the children of its main thread.
-
-    The kernel gives orphans to the main thread.  Where children are started by another, as in a
-    keeper, this list has none of them and stays short, however many there are.
-    """
-    try:
-        with open(orphans_path(), "rb", 0) as file:
-            return [int(pid) for pid in file.readall().split()]
-    except OSError:
-        return []
 
 
 def orphans_by_mark(leaders: Container[int]) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from handrail.keeper import tree
+from handrail.keeper.proc_children import children_of
 from handrail.process.exit_status import Usage
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -30,7 +31,7 @@ def usage_now(leader: int, wall_ms: int) -> Usage:
         user += sum(int(fields[at]) for at in _USER)
         system += sum(int(fields[at]) for at in _SYSTEM)
         resident += int(fields[_RESIDENT]) * _PAGE
-        todo += tree.children_of(pid)
+        todo += children_of(pid)
     if not found:
         return Usage(wall_ms, None, None, None)
     return Usage(wall_ms, int(user * _TICK_MS), int(system * _TICK_MS), resident)

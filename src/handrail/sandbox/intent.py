@@ -28,6 +28,8 @@ _ACCESS = {
     "none": Access.DENY,
 }
 _WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
+#: What the wire wants said about Windows.
+NO_WINDOWS = {"windowsSandboxLevel": "disabled", "windowsSandboxPrivateDesktop": False}
 
 
 def from_wire(params: SandboxParams) -> Intent:
@@ -92,8 +94,7 @@ def to_wire(intent: Intent) -> dict[str, object]:
     wire: dict[str, object] = {
         "permissions": _permissions(intent),
         "workspaceRoots": list(map(path_uri.to_uri, intent.workspace_roots)),
-        "windowsSandboxLevel": "disabled",
-        "windowsSandboxPrivateDesktop": False,
+        **NO_WINDOWS,
         "useLegacyLandlock": False,
     }
     if intent.cwd is not None:

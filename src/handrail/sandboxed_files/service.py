@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from handrail.errors import FilesError
 from handrail.filesystem import copying, directories, local, names, regular_file, removal, walk
@@ -48,7 +48,7 @@ class FileService:
 
     def perform(self, op: str, arguments: list[Any], body: bytes) -> Answer:
         """Run one operation; return head and body of the answer, or raise FilesError."""
-        work = _OPERATIONS.get(op)
+        work = self._OPERATIONS.get(op)
         if work is None:
             raise FilesError(f"the file helper knows no `{op}`")
         return work(self, body, *arguments)
@@ -235,30 +235,30 @@ class FileService:
         owner, name = handle
         return self._tables[owner], name
 
-
-_OPERATIONS: dict[str, Callable[..., Answer]] = {
-    "refuse": FileService._refuse,
-    "metadata": FileService._metadata,
-    "canonicalize": FileService._canonicalize,
-    "createDirectory": FileService._create_directory,
-    "remove": FileService._remove,
-    "copy": FileService._copy,
-    "move": FileService._move,
-    "listTree": FileService._list_tree,
-    "readFiles": FileService._read_files,
-    "writeFiles": FileService._write_files,
-    "watch": FileService._watch,
-    "watchRead": FileService._watch_read,
-    "watchEnd": FileService._watch_end,
-    "readDirectory": FileService._read_directory,
-    "walk": FileService._walk,
-    "read": FileService._read,
-    "readOn": FileService._read_on,
-    "readEnd": FileService._read_end,
-    "write": FileService._write,
-    "open": FileService._open,
-    "readBlock": FileService._read_block,
-    "writeBlock": FileService._write_block,
-    "close": FileService._close,
-    "forget": FileService._forget,
-}
+    #: Operation -> the method that does it.
+    _OPERATIONS: ClassVar[dict[str, Callable[..., Answer]]] = {
+        "refuse": _refuse,
+        "metadata": _metadata,
+        "canonicalize": _canonicalize,
+        "createDirectory": _create_directory,
+        "remove": _remove,
+        "copy": _copy,
+        "move": _move,
+        "listTree": _list_tree,
+        "readFiles": _read_files,
+        "writeFiles": _write_files,
+        "watch": _watch,
+        "watchRead": _watch_read,
+        "watchEnd": _watch_end,
+        "readDirectory": _read_directory,
+        "walk": _walk,
+        "read": _read,
+        "readOn": _read_on,
+        "readEnd": _read_end,
+        "write": _write,
+        "open": _open,
+        "readBlock": _read_block,
+        "writeBlock": _write_block,
+        "close": _close,
+        "forget": _forget,
+    }

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-class Ending(Protocol):
-    """What runs, and can be ended."""
-
-    async def end(self) -> None: ...
-
-
-L = TypeVar("L", bound=Ending)
 
 
 async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -36,20 +27,3 @@ async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise cancelled
     return task.result()
-
-
-class OneLife(Generic[L]):
-    """A session whose program is ended and started again; ``_lock`` guards which one it is."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._life: L | None = None
-
-    async def _end_life(self) -> None:
-        """End what runs now, whatever is cancelled; raises nothing."""
-        life = self._life
-        if life is not None:
-            await to_the_end(life.end())
-            async with self._lock:
-                if self._life is life:
-                    self._life = None

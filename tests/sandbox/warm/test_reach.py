@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from handrail.keeper.tree import children_of
+from handrail.keeper.proc_children import children_of
 from tests.sandbox.warm.conftest import Warm, Warmed
 from tests.support.eventually import eventually_so
 

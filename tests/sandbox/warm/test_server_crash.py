@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper.tree import children_of
+from handrail.keeper.proc_children import children_of
 from tests.sandbox.arena import Wire
 from tests.sandbox.warm.conftest import Warm
 from tests.support.eventually import eventually

@@ -44,6 +44,6 @@ class Lease:
         """Note that a server has the lease for good."""
         self.orphans_end = None
 
-    def expired(self, now: float) -> bool:
-        """Whether no server came in time."""
+    def orphans_expired(self, now: float) -> bool:
+        """Whether no server has come within ``orphan_ttl``."""
         return self.orphans_end is not None and now >= self.orphans_end

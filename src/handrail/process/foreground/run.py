@@ -13,6 +13,7 @@ import os
 import time
 
 from handrail.keeper import RLIMIT_LOCKS
+from handrail.keeper.proc_children import own_orphans
 from handrail.process import PASSED_SIGNALS, TIMEOUT_GRACE
 
 TYPE_CHECKING = False
@@ -297,9 +298,7 @@ class Foreground:
                 return
 
     def _family(self) -> list[int]:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-            found = [int(word) for word in file.read().split()]
-        return [pid for pid in found if pid != self.stranger]
+        return [pid for pid in own_orphans() if pid != self.stranger]
 
 
 def is_plain(number: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from handrail.keeper.proc_children import children_of
 from handrail.sandbox.plan.placeholders import PlaceholderLease
 
 TYPE_CHECKING = False
@@ -304,7 +305,7 @@ class RunningSandbox:
             return 0
         if tree:
             return sum(_sent(os.kill, pid, number) for pid in _descendants(self.pid))
-        commands = _children(self.pid)
+        commands = children_of(self.pid)
         if not commands:
             return 0  # not started yet: the first process, which is there before, ignores signals
         # bwrap's session, or the command's own.
@@ -322,7 +323,7 @@ class RunningSandbox:
                 self.pid = _number(self._said, b'"child-pid":')
                 self._namespace = _number(self._said, b'"pid-namespace":')
         elif self.pid == 0 and self._bwrap:
-            for child in _children(self._bwrap):
+            for child in children_of(self._bwrap):
                 self._namespace = _namespace(child)
                 self.pid = child if self._namespace != _namespace(self._bwrap) else 0
         return self.pid != 0
@@ -334,7 +335,7 @@ class RunningSandbox:
         # Orphans become its children atomically under the kernel's lock: no child, no process left.
         # Tearing down its mounts takes it a while, and needs no waiting.
         for _ in range(_CHECKS):
-            if not _children(self.pid) and _is_exiting(self.pid):
+            if not children_of(self.pid) and _is_exiting(self.pid):
                 return -1
             os.sched_yield()  # it was killed, but may still wait for a CPU
         try:
@@ -431,18 +432,6 @@ def _namespace(pid: int) -> int:
         return 0
 
 
-def _children(pid: int) -> list[int]:
-    """The child pids of all its threads."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    except (OSError, ValueError):
-        pass  # it is exiting
-    return found
-
-
 def _is_exiting(pid: int) -> bool:
     """Whether each of its threads is exiting or gone."""
     try:
@@ -468,7 +457,7 @@ def family_of(pid: int) -> list[int]:
 
 
 def _descendants(pid: int) -> list[int]:
-    found = _children(pid)
+    found = children_of(pid)
     for child in found:
-        found += _children(child)
+        found += children_of(child)
     return found

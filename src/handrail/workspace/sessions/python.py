@@ -21,7 +21,6 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
-from handrail.name_hints import NamesChecked
 from handrail.secret_masks import Secrets
 from handrail.workspace.arguments import seconds
 from handrail.workspace.process import AsyncProcess
@@ -32,8 +31,9 @@ from handrail.workspace.sessions.python_result import (
     MaskedOutput,
     PythonResult,
 )
+from handrail.workspace.sessions.restartable import RestartableSession
 from handrail.workspace.sessions.shell import MAX_OUTPUT
-from handrail.workspace.uncancellable import OneLife, to_the_end
+from handrail.workspace.uncancellable import to_the_end
 
 #: How long the kernel may take to start.
 _START_SECONDS = 60.0
@@ -47,7 +47,7 @@ class PythonEnded(ProcessError):
     """The interpreter of a Python session has ended; ``restart`` starts another."""
 
 
-class AsyncPythonSession(OneLife["_Life"], NamesChecked):
+class AsyncPythonSession(RestartableSession["_Life"]):
     """A Python session.  Made by ``AsyncWorkspace.python``; ``async with`` ends it.
 
     Each piece of code finds the variables, imports and directory of the last.  Calls are run one
@@ -156,21 +156,6 @@ class AsyncPythonSession(OneLife["_Life"], NamesChecked):
         """
         if self._life is not None and self._life.busy:
             await self._life.send({"do": "interrupt"})
-
-    async def restart(self) -> None:
-        """End the interpreter and start another, without the state; raises what ``open`` raises."""
-        await self.close()
-        await self._open()
-
-    async def close(self) -> None:
-        """End the interpreter; can be repeated and raises nothing."""
-        await self._end_life()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class _Call:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from handrail.errors import (
     ExecutorError,
@@ -20,7 +20,6 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
-from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.secret_masks import Masker, Secrets
@@ -36,7 +35,8 @@ from handrail.workspace.process_follower import Listener
 from handrail.workspace.result import Output, Result, output_of, shown_last_line
 from handrail.workspace.sessions import shell_script
 from handrail.workspace.sessions.marked_output import MarkedStream
-from handrail.workspace.uncancellable import OneLife, to_the_end
+from handrail.workspace.sessions.restartable import RestartableSession
+from handrail.workspace.uncancellable import to_the_end
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -61,7 +61,7 @@ class ShellEnded(ProcessError):
     """The shell of a session has ended; ``restart`` starts another."""
 
 
-class AsyncShell(OneLife["_Life"], NamesChecked):
+class AsyncShell(RestartableSession["_Life"]):
     """A shell session.  Made by ``AsyncWorkspace.shell``; ``async with`` ends it.
 
     Each command is evaluated by the same shell: its directory, variables, functions, options and
@@ -94,13 +94,6 @@ class AsyncShell(OneLife["_Life"], NamesChecked):
     def __repr__(self) -> str:
         state = "running" if self.alive else "ended"
         return f"<{type(self).__name__} {self._program} in {self.cwd!r}: {state}>"
-
-    async def _open(self) -> Self:
-        """Start the shell, if it was not; raises ExecutorSpawnFailed when it does not start."""
-        async with self._lock:
-            if self._life is None:
-                self._life = await self._begin()
-        return self
 
     async def _begin(self) -> _Life:
         argv = [self._program, *self._dialect.arguments]
@@ -228,24 +221,6 @@ class AsyncShell(OneLife["_Life"], NamesChecked):
         """
         if self._life is not None:
             await to_the_end(self._life.interrupt())
-
-    async def restart(self) -> None:
-        """End the shell with its background jobs, and start another in the first directory.
-
-        Raises ExecutorSpawnFailed.
-        """
-        await self.close()
-        await self._open()
-
-    async def close(self) -> None:
-        """End the shell with its background jobs; can be repeated and raises nothing."""
-        await self._end_life()
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class _Call:

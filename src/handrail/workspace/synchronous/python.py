@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Self
-
-from handrail.name_hints import NamesChecked
 from handrail.workspace.sessions.python import AsyncPythonSession
 from handrail.workspace.sessions.python_result import PythonResult
 from handrail.workspace.sessions.shell import MAX_OUTPUT
+from handrail.workspace.synchronous.blocking import BlockingSession
 from handrail.workspace.synchronous.process import Process
 
 
-class PythonSession(NamesChecked):
+class PythonSession(BlockingSession[AsyncPythonSession]):
     """A Python session.  Made by ``Workspace.python``; every call may come from any thread.
 
     Each piece of code finds the variables, imports and directory of the last.  As a context
     manager it ends the interpreter.
     """
-
-    def __init__(
-        self, twin: AsyncPythonSession, call: Callable[[Coroutine[Any, Any, Any]], Any]
-    ) -> None:
-        self._twin = twin
-        self._call = call
 
     @property
     def alive(self) -> bool:
@@ -46,21 +37,3 @@ class PythonSession(NamesChecked):
             self._twin.run(code, timeout=timeout, max_output=max_output)
         )
         return found
-
-    def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the code that another thread runs."""
-        self._call(self._twin.interrupt())
-
-    def restart(self) -> None:
-        """End the interpreter and start another; see ``AsyncPythonSession.restart``."""
-        self._call(self._twin.restart())
-
-    def close(self) -> None:
-        """End the interpreter; can be repeated and raises nothing."""
-        self._call(self._twin.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo
 from handrail.workspace.result import Output, Result
 from handrail.workspace.sessions.shell import MAX_OUTPUT, AsyncShell
+from handrail.workspace.synchronous.blocking import BlockingSession
 from handrail.workspace.synchronous.callback_thread import CallbackThread
 
 if TYPE_CHECKING:
@@ -17,19 +17,12 @@ if TYPE_CHECKING:
     from handrail.workspace.options import SessionRunOptions
 
 
-class Shell(NamesChecked):
+class Shell(BlockingSession[AsyncShell]):
     """A shell session.  Made by ``Workspace.shell``; every call may come from any thread.
 
     Each command is evaluated by the same shell: its directory, variables, functions, options and
     background jobs are there for the next one.  As a context manager it ends the shell.
     """
-
-    def __init__(self, twin: AsyncShell, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._twin = twin
-        self._call = call
-
-    def __repr__(self) -> str:
-        return repr(self._twin).replace("AsyncShell", "Shell", 1)
 
     @property
     def cwd(self) -> str:
@@ -93,21 +86,3 @@ class Shell(NamesChecked):
         if listening is not None:
             listening.finish()
         return result.check() if check else result
-
-    def interrupt(self) -> None:
-        """Interrupt the command that another thread runs; see ``AsyncShell.interrupt``."""
-        self._call(self._twin.interrupt())
-
-    def restart(self) -> None:
-        """End the shell with its background jobs, and start another; see ``AsyncShell.restart``."""
-        self._call(self._twin.restart())
-
-    def close(self) -> None:
-        """End the shell with its background jobs; can be repeated and raises nothing."""
-        self._call(self._twin.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
