@@ -315,7 +315,7 @@ def remembered(*, without: Container[bytes] = ()) -> list[bytes]:
 
 
 def _read_place(directory: int, name: str, without: Container[bytes]) -> bytes:
-    """What is recorded under a name; empty if it is not there, and forgotten if it is gone."""
+    """Read the path recorded under a name; empty if there is none, and forgotten if it is gone."""
     try:
         file = open_file(directory, name, os.O_RDONLY)
         try:

@@ -63,7 +63,7 @@ def is_command(pid: int) -> bool:
 
 
 def _status(pid: int) -> dict[bytes, list[bytes]]:
-    """What the kernel says of a process, by name; empty for one that we cannot see."""
+    """Read ``/proc/PID/status`` by name; empty for a process that we cannot see."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             fields = (line.partition(b":") for line in file)

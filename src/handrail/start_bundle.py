@@ -91,7 +91,7 @@ def _place(kind: str) -> str:
 
 
 def _made_for(kind: str) -> "tuple[Any, ...]":
-    """What a file was made for; other packages are found by the path."""
+    """The facts for which a bundle was made; other packages are found by the path."""
     return (_FORM, sys.hexversion, _PACKAGE, *(sys.path if kind == SERVER else ()))
 
 

@@ -129,7 +129,7 @@ class OrchestratorGate:
             self._host_notes.popitem(last=False)
 
     def host_notes(self, call_id: str) -> tuple[str, ...]:
-        """What the model is told of hosts behind the output of an ended call; once."""
+        """The sentences about refused hosts that follow the output of an ended call; once."""
         return self._host_notes.pop(call_id, ())
 
     async def patch_reader(self) -> AsyncFiles | None:

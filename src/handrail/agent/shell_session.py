@@ -187,7 +187,7 @@ class SessionGate(OrchestratorGate):
 
 
 def _key(course: CallFlow, attempt: Attempt) -> tuple[object, ...]:
-    """What a shell was started with; a command that needs another cannot run in it."""
+    """The options a shell was started with; a command with other options needs another shell."""
     forbidden = forbidden_whole(course.settings.policy)
     return attempt.sandbox, attempt.network, dict(attempt.env), forbidden
 

@@ -52,7 +52,7 @@ def tell(error: BaseException, code: int, prefix: str = "handrail: ") -> int:
 
 
 def sentence(error: BaseException) -> str:
-    """What, why, and what to do."""
+    """The sentence of an error: what failed, why, and what to do."""
     if _is_systems(error):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ExecutorTransportFailed):
@@ -63,7 +63,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _advice(detail: str) -> str:
-    """What to do about a server that cannot be reached; the executor knows of no options."""
+    """Advice for a server that cannot be reached; the executor knows of no options."""
     if "cannot connect" in detail:
         return "; is `handrail serve` running there, and is the address right?"
     return ""

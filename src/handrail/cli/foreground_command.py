@@ -47,7 +47,7 @@ def _escaped(text: str) -> str:
 
 
 class Usage(Exception):
-    """What was typed makes no sense."""
+    """The command line cannot be used."""
 
 
 class NotRun(Exception):
@@ -91,7 +91,7 @@ def current_directory() -> str:
 
 
 def exit_code(number: int) -> int:
-    """What we exit with when the kernel does not start a program, by its error number."""
+    """The exit code for a program that the kernel does not start, by its error number."""
     return {0: FAILED, 2: NOT_FOUND}.get(number, NOT_EXECUTABLE)  # ENOENT
 
 

@@ -80,7 +80,7 @@ def from_words(given: dict[str, list[str]]) -> argparse.Namespace:
 
 
 def read(args: argparse.Namespace, *, user_rules: bool = False) -> Network | None:
-    """What was typed; None: nothing.  Raises UsageError.
+    """Read the options of the network; None: there are none.  Raises UsageError.
 
     ``user_rules``: the network rules of the user's own files count, and «always» is added there.
     """

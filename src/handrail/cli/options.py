@@ -112,7 +112,7 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
 
 
 def usage_json(info: ExitInfo | None) -> dict[str, object] | None:
-    """What a process has cost, as JSON; a value of null is not known."""
+    """The resources that a process has used, as JSON; a value of null is not known."""
     if info is None or info.usage is None:
         return None
     used = info.usage

@@ -36,7 +36,7 @@ def add_sandbox(parser: argparse.ArgumentParser) -> None:
 
 
 def profile(args: argparse.Namespace) -> Sandbox:
-    """What was asked for; raises UsageError for options that contradict each other."""
+    """Make the profile of the options; raises UsageError for those that contradict each other."""
     if args.read_only and args.sandbox not in (None, "read-only"):
         raise UsageError(f"--read-only and --sandbox {args.sandbox} contradict each other")
     name = "read-only" if args.read_only else args.sandbox or "workspace-write"

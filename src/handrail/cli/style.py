@@ -24,7 +24,7 @@ def person_looks(stream: TextIO | None = None) -> bool:
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """What writes for a person."""
+    """The console that writes for a person."""
     from rich.console import Console
 
     return Console(

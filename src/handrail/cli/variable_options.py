@@ -35,7 +35,7 @@ def add_secret(parser: argparse.ArgumentParser) -> None:
 
 
 def secrets(given: Iterable[str]) -> dict[str, str | bytes]:
-    """What ``--secret`` names, by variable; raises UsageError, which shows no value."""
+    """Read what ``--secret`` names, by variable; raises UsageError, which shows no value."""
     found: dict[str, str | bytes] = {}
     for text in given:
         name, mark, path = text.partition("=")

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def workspace_settings(args: argparse.Namespace) -> WorkspaceSettings | None:
-    """What was given; None: the server holds no workspaces.  Raises UsageError."""
+    """Read the options of workspaces; None: the server holds none.  Raises UsageError."""
     if args.workspaces is None:
         for name in ("share", "min_free", "supervised"):
             if getattr(args, name) is not None:

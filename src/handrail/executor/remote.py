@@ -377,7 +377,7 @@ class RemoteExecutor(Executor):
         return wire
 
     def _words(self, request: SpawnRequest) -> dict[str, Any]:
-        """What may be bytes, as it travels; raises UsageError where it cannot."""
+        """Encode argv and environment; raises UsageError if the server takes only text."""
         try:
             return _worded(request, _word, _texts)
         except UnicodeError as error:

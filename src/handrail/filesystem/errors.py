@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def kind_of(number: int) -> str:
-    """What an errno means for a file."""
+    """Return the kind of file error that an errno means."""
     return _KINDS.get(number, "other")
 
 

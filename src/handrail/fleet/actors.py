@@ -78,7 +78,7 @@ class Registrar:
     async def changes(
         self, driver: str, epoch: str, step: int, seconds: float
     ) -> tuple[str, int, bool, list[dict[str, Any]], str]:
-        """What changed after a step, as soon as something has, or after so many seconds.
+        """Wait for changes after a step, for so many seconds, and return them.
 
         Always ends by itself: a caller cannot cancel a call that Ray Client makes for it.
         """
@@ -133,7 +133,7 @@ class Registrar:
         self._recounted = time.monotonic()
 
     async def _usages(self) -> list[tuple[Share, list[tuple[str, str, int, float, int]]]]:
-        """What each node holds, by tenant and owner; nodes that do not answer are left out."""
+        """Ask each node for its use by tenant and owner; nodes that do not answer are left out."""
 
         async def one(share: Share) -> Any:
             try:
@@ -465,7 +465,7 @@ class Supervisor:
         await self._work.stopped.wait()
 
     async def report(self) -> dict[str, Any]:
-        """What there is to tell of the share."""
+        """Report the state of the share."""
         return self._work.report
 
     async def logs(self, lines: int) -> str:

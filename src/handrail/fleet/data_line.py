@@ -209,7 +209,7 @@ class DataLine(ExecServerClient):
         return await self._explained(error)
 
     async def _explained(self, error: BaseException) -> ExecutorTransportFailed:
-        """What it means for a workspace that its session could not be reached."""
+        """The error of a workspace whose session could not be reached."""
         if (lost := self.node.lost(self.incarnation)) is not None:
             return lost
         if isinstance(error, RpcError):

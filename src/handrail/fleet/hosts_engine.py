@@ -156,7 +156,7 @@ class HostsEngine:
             _add(self._own[tenant], amounts, -1)
 
     def _used(self, tenant: str) -> dict[str, float]:
-        """What all have; of this driver also what is being made, and what it has adopted."""
+        """Sum the use of all drivers; of this one also what it makes and has adopted."""
         own, seen_own = self._own.get(tenant, _nothing()), self._seen_own.get(tenant, _nothing())
         seen = self._seen.get(tenant, _nothing())
         return {what: seen[what] + max(own[what], seen_own[what]) for what in seen}

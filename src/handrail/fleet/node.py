@@ -328,7 +328,7 @@ class Node:
     async def list(
         self, owner: str | None = None, labels: dict[str, str] | None = None
     ) -> ListResult:
-        """What its server has; raises NodeLost or NodeUnreachable."""
+        """List the workspaces of its server; raises NodeLost or NodeUnreachable."""
         found = _listed(await self.call("workspace/list", {"owner": owner, "labels": labels or {}}))
         self._take(found)
         return found

@@ -110,7 +110,7 @@ class Templates:
 
 
 def _seen(path: str) -> int:
-    """What changes when anything below a directory does, without reading the files.
+    """A fingerprint that changes with anything below a directory, without reading the files.
 
     For this process alone.  It is asked for each workspace, so it is the hash of the interpreter:
     with a digest, looking at a template of 1,000 files took longer than a warm workspace.

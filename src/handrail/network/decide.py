@@ -241,7 +241,7 @@ def approved(policy: Policy, target: Target) -> Verdict:
 
 
 def refused(policy: Policy, target: Target, reason: object) -> Verdict:
-    """What a no means; ``reason`` is the text of the answer, None where there was no answer.
+    """The verdict after a no; ``reason`` is the text of the answer, None without an answer.
 
     A text that is too long, or has control characters, is no answer.
     """

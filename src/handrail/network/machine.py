@@ -1,4 +1,4 @@
-"""What this machine says: its own addresses, and what names lead to."""
+"""Ask this machine for its own addresses, and for the addresses of names."""
 
 from __future__ import annotations
 

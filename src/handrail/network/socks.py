@@ -40,7 +40,7 @@ class SocksReader:
         self._greeted = False
 
     def feed(self, data: bytes) -> tuple[bytes, SocksRequest | None]:
-        """What to answer now, and the request when it is complete; raises SocksError."""
+        """Take bytes; return what to send now, and the complete request.  Raises SocksError."""
         self._buffer += data
         answer = b""
         if not self._greeted:

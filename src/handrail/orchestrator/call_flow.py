@@ -177,12 +177,12 @@ class CallFlow:
             raise self._rejection(Answer(Choice.ABORT, self.hosts.aborted))
 
     def host_notes(self, denied: Denied) -> tuple[str, ...]:
-        """What the model is told of hosts behind the output."""
+        """The sentences about refused hosts that follow the output."""
         return () if self.hosts is None else self.hosts.notes(denied.evidence)
 
     @property
     def _wants(self) -> Grants:
-        """What the first run gets beyond the mode, if it is sandboxed."""
+        """The grants of the first run beyond the mode, if it is sandboxed."""
         return self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
 
     @property
@@ -284,7 +284,7 @@ class CallFlow:
             return answer
 
     def _extent(self, key: Key, question: Question) -> Extent:
-        """What a yes to this question covers for this key: of a patch only some paths leave."""
+        """The extent of a yes for this key: of a patch only some paths leave the sandbox."""
         inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
         if inside and question.kind is Kind.PATCH:
             return Extent()

@@ -106,7 +106,7 @@ class NetworkApprovals:
         return NetworkCall(self, facts, managed, may_ask=may_ask and self.reviewers is not None)
 
     def memory(self, environment_id: str) -> _Memory:
-        """What was decided in one environment."""
+        """The decisions of the session in one environment."""
         return self._memories.setdefault(environment_id, _Memory())
 
     def decide(self, environment_id: str, target: Target, *, allow: bool) -> None:
@@ -329,7 +329,7 @@ class NetworkCall:
             self._end()
 
     def notes(self, denials: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
-        """What the model is told behind the output of the command."""
+        """The sentences for the model that follow the output of the command."""
         said = denial_notes.sentences(denials, self.config, self._refused)
         return (*said, *self._saved)
 

@@ -63,7 +63,7 @@ class Requirement:
 def command_requirement(
     call: Call, settings: Settings, *, approved: bool = False, local: bool = True
 ) -> Requirement:
-    """What this command needs.
+    """Decide what a command needs before it may run.
 
     ``approved``: for the session, unsandboxed (the first generation's table asks).  ``local``: it
     runs on this machine.
@@ -136,7 +136,7 @@ def _seed(call: Call, settings: Settings, *, approved: bool) -> Requirement:
 def patch_requirement(
     paths: Iterable[str], settings: Settings, tmpdir: str | None = None
 ) -> Requirement:
-    """What a patch needs that writes these plain absolute paths."""
+    """Decide what a patch needs that writes these plain absolute paths."""
     if settings.sandbox.mode in (Mode.OFF, Mode.EXTERNAL):
         return Requirement(Need.NOTHING, free=settings.sandbox.may_run_free)
     granular = settings.granular

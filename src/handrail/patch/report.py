@@ -35,7 +35,7 @@ def summary(changes: Iterable[Change]) -> str:
 
 
 def failure(error: PatchError) -> str:
-    """What the command prints on its standard error."""
+    """The text that the command prints on its standard error."""
     if not isinstance(error, PatchSyntaxError):
         return f"{error}\n"
     if error.line:

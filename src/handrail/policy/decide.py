@@ -75,7 +75,7 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one command of the argv."""
+    """A finding about one command of the argv."""
 
     command: Words
     decision: Decision
@@ -160,7 +160,7 @@ def decide(
 
 
 def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
-    """What is refused whatever the command is."""
+    """The refusal that does not depend on the command; None: the command decides."""
     if policy.lost and situation.approval is Approval.NEVER:
         return _without_lost_rules(policy, situation)
     if situation.escalates and not situation.may_ask_to_escalate:

@@ -193,7 +193,7 @@ class Expansions:
         return [tuple(text.split()) for text in texts]
 
     def _texts(self, node: Node, depth: int) -> list[str]:
-        """What a word may be, before it is split; none if the script does not say."""
+        """The possible values of a word before it is split; none if the script does not say."""
         literal = self._literal(node)
         if literal is not None:
             return [literal]

@@ -145,7 +145,7 @@ def _has_no_program(name: str, words: Argv) -> bool:
 
 
 def _operands(words: Argv, wrapper: Wrapper) -> Argv:
-    """What follows the options and their values."""
+    """The words that follow the options and their values."""
     at = 0
     while at < len(words):
         word = words[at]

@@ -43,7 +43,7 @@ class Sightings:
 
 @dataclass(slots=True)
 class _Search:
-    """What was found so far."""
+    """The commands found so far."""
 
     seen: dict[Words, bool] = field(default_factory=dict)
     cut: bool = False

@@ -195,7 +195,7 @@ class ChildEnd:
             self._note_exit(self.read_status(status, usage), status)
 
     def read_status(self, status: int, usage: Usage) -> ExitInfo:
-        """What a wait status says of this child."""
+        """Turn a wait status into the exit of this child."""
         return exit_from_status(
             status,
             terminated=self.terminated,

@@ -467,7 +467,7 @@ def _tidy() -> None:
 
 
 def _last_words(spawned: Spawned) -> str:
-    """What bwrap wrote to its stderr, or to the terminal."""
+    """The text that bwrap wrote to its stderr, or to the terminal."""
     try:
         return (
             os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)

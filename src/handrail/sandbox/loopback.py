@@ -91,7 +91,7 @@ class LoopbackNetwork:
             ) from None
 
     def join(self, name: str, key: str, *, managed: bool) -> Joining:
-        """What one command needs; ``managed``: with an address for its way out."""
+        """Prepare one command to join; ``managed``: with an address for its way out."""
         address = ""
         if managed:
             self._used = self._used % (_ADDRESSES - 1) + 1
@@ -140,7 +140,7 @@ class LoopbackNetworks:
     def joiner(
         self, name: str, hosts: str = "", led_to: Callable[[str], None] | None = None
     ) -> Callable[[Profile], Joining | None]:
-        """What `Sandbox.sandboxed` calls for a command that shares its network under a name.
+        """The callback of `Sandbox.sandboxed` for a command that shares its network under a name.
 
         ``hosts``: the configuration of a managed network.  ``led_to`` is told the address of its
         way out.
@@ -165,7 +165,7 @@ class LoopbackNetworks:
         return found
 
     def preparation(self, name: str, profile: Profile, hosts: str = "") -> Preparation | None:
-        """What to do in another thread before a command joins, if its network is not made yet."""
+        """The work for another thread before a command joins, if its network is not made yet."""
         if not is_shareable(profile) or (name, key_of(profile, hosts)) in self._made:
             return None
         return Preparation(self, name, key_of(profile, hosts))

@@ -101,7 +101,7 @@ class Sandbox:
 
     @property
     def machine(self) -> Machine:
-        """What symbolic roots mean here."""
+        """The meaning of symbolic roots on this machine."""
         if self._machine is None or self._places != private_places.revision():
             self._places = private_places.revision()
             self._machine = probe.this_machine()
@@ -129,7 +129,7 @@ class Sandbox:
                 tries.failed(moved)
 
     def prepare(self, profile: Profile) -> Preparation | None:
-        """What to do in another thread before ``sandboxed``, if looking may take a while.
+        """The work for another thread before ``sandboxed``, if looking may take a while.
 
         Raises SandboxUnavailable.
         """
@@ -147,7 +147,7 @@ class Sandbox:
         join: Callable[[Profile], Joining | None] | None = None,
         launcher: Launcher | None = None,
     ) -> SandboxedCommand:
-        """What to start so that a command runs sandboxed: the one entry for all that start one.
+        """Wrap a command so that it runs sandboxed: the one entry for all that start one.
 
         Bubblewrap, or Landlock where bubblewrap cannot work and Landlock can enforce the profile.
         ``watch``: what it tries in vain is recorded.  ``lasting``: it outlives the program that

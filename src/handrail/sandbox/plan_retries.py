@@ -34,7 +34,7 @@ class Tries:
 
     @property
     def found(self) -> frozenset[bytes] | None:
-        """What to cover of what is found in shared directories; None: everything."""
+        """The names of shared directories to cover; None: everything that is found."""
         return None if self.plan is None else self.plan.found_in_shared()
 
     def failed(self, problem: SandboxError) -> None:

@@ -1,4 +1,4 @@
-"""What this machine can do.
+"""Probe which sandbox mechanisms this machine has.
 
 Whether there is a usable bwrap, and what it supports, is found out once by running it and cached
 beside our state, keyed by the program, the kernel and its settings; ``doctor`` tests all again.

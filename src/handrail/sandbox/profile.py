@@ -75,7 +75,7 @@ class BadIntent(SandboxError):
 
 
 class Files(Choice):
-    """What restricts files."""
+    """By what files are restricted."""
 
     RESTRICTED = 1  # the entries
     UNRESTRICTED = 2  # nothing

@@ -1,4 +1,4 @@
-"""What is said of trees in the heads of frames, on both sides.  Pure."""
+"""Encode and decode calls about trees in the heads of frames, for both sides.  Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def content_of(head: Sequence[Any], body: bytes) -> list[bytes | FilesError]:
 
 
 def changes_head(changes: Sequence[Change]) -> list[Any]:
-    """What is to be done."""
+    """The head of a request to write entries."""
     return [(path_text(c.path), *c[1:5], path_text(c.target), c.offset, c.stage) for c in changes]
 
 
@@ -89,7 +89,7 @@ def changes_of(rows: Sequence[Any]) -> list[Change]:
 
 
 def problems_head(done: Sequence[FilesError | None]) -> list[Any]:
-    """What went wrong, by index."""
+    """The head of an answer with problems, by index."""
     return [(index, *_problem(error)) for index, error in enumerate(done) if error is not None]
 
 
@@ -102,12 +102,12 @@ def problems_of(rows: Sequence[Any], count: int) -> list[FilesError | None]:
 
 
 def happened_head(happened: Happened) -> list[Any]:
-    """What a watch has seen."""
+    """The head of an answer with the events of a watch."""
     events = [(event.kind, path_text(event.path)) for event in happened.events]
     return [events, happened.gap, happened.ended]
 
 
 def happened_of(head: Sequence[Any]) -> Happened:
-    """What a head says of a watch."""
+    """The events of a watch that a head holds."""
     events, gap, ended = head
     return Happened([FileEvent(kind, path_bytes(path)) for kind, path in events], gap, ended)

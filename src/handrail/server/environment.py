@@ -86,8 +86,8 @@ def of_fleet(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine(abilities: Abilities) -> dict[str, bool]:
-    """What depends on the machine: how trees are ended, which limits can be set, and whether output
-    in flight survives a killed server."""
+    """Facts that depend on the machine: how trees are ended, which limits can be set, and whether
+    output in flight survives a killed server."""
     limits = abilities.limits
     return {
         "treeKillCgroup": abilities.trees == "cgroup",

@@ -113,7 +113,7 @@ def _tell(child: Child, number: int, answer: NetworkAnswer) -> None:
 
 
 def read_answer(message: Any) -> NetworkAnswer:
-    """What a client's answer means; whatever is no clear yes is no."""
+    """Read a client's answer; whatever is no clear yes is no."""
     from handrail.network.managed.start import NetworkAnswer
 
     no = NetworkAnswer(allow=False)

@@ -21,7 +21,7 @@ _PATH = "path"
 
 
 class Unproven(ConnectionError):
-    """What listens there is not known to be the user's own server; nothing was sent to it."""
+    """The listener is not known to be the user's own server; nothing was sent to it."""
 
     def __init__(self, path: str, reason: str, advice: str = "") -> None:
         advice = advice or (
@@ -32,7 +32,7 @@ class Unproven(ConnectionError):
 
 
 def make_secret(path: str) -> bytes:
-    """What the server at a path has to prove to know; empty if nothing can be kept.
+    """Make the secret that the server at a path has to know; empty if nothing can be kept.
 
     Called under a lock.  Raises UsageError for a path in our places.
     """

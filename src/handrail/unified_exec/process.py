@@ -106,7 +106,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """What a shell would show; -1 where it is not known."""
+        """The exit code as a shell shows it; -1 where it is not known."""
         if self.exit is None:
             return None
         return -1 if self.exit.code is None else self.exit.code

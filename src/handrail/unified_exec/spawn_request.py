@@ -44,7 +44,7 @@ def spawn_id(process_id: int) -> str:
 async def spawn_request(
     args: ExecCommandArgs, settings: Settings, executor: Executor, process_id: int
 ) -> SpawnRequest:
-    """What to start, complete.  Raises UsageError."""
+    """Make the complete request for the executor.  Raises UsageError."""
     default = settings.shell or (await executor.place()).shell
     argv = shell_argv(
         args.cmd,

@@ -261,7 +261,7 @@ class Location:
     # --- the sandbox ---------------------------------------------------------------------
 
     def intent(self, profile: Profile | None) -> Intent | None:
-        """What a command of this workspace may touch; None: no sandbox.
+        """The intent of the workspace's commands; None: no sandbox.
 
         Raises UsageError for a workspace that is the whole machine: writing below its root
         would be writing anywhere.

@@ -193,7 +193,7 @@ def _absolute(path: str) -> str:
 
 
 async def _extent(files: AsyncFiles, path: str) -> Copied:
-    """What a copy on one machine has made."""
+    """Count the files and bytes that a copy on one machine has made."""
     from handrail.executor.trees.copying import Copied
 
     found = await files.stat(path)

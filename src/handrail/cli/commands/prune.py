@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable[[], object]]]:
-    """What can be removed, and how."""
+    """List the results and servers that can be removed, and how."""
     import asyncio
 
     from handrail.config import ResultBounds

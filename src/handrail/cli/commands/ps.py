@@ -112,7 +112,7 @@ async def _ask(args: argparse.Namespace, record: DetachedRecord) -> list[dict[st
 
 
 async def _facts(workspace: AsyncWorkspace) -> dict[str, dict[str, Any]]:
-    """What the server says of the processes that it still has."""
+    """Ask the server for the processes that it still has."""
     from handrail.executor.remote import RemoteExecutor
 
     if all(process.stored for process in workspace.processes):

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _limits(given: list[str]) -> Limits | None:
-    """What ``--limit`` says; raises UsageError."""
+    """Parse ``--limit``; raises UsageError."""
     from handrail.process.spec import Limits
 
     found: dict[str, int] = {}
@@ -178,7 +178,7 @@ def _limits(given: list[str]) -> Limits | None:
 
 
 def _ports(text: str) -> tuple[int, int | None]:
-    """What ``--expose`` says: a port, and the one of this machine; raises UsageError."""
+    """Parse ``--expose``: a port, and the one of this machine; raises UsageError."""
     from handrail.workspace.exposure import check_port
 
     inner, colon, local = text.partition(":")
@@ -366,7 +366,7 @@ def _report(words: list[str], result: Result[str], refusal: str | None) -> dict[
 
 
 def _host(denial: Denial) -> dict[str, object]:
-    """What is known of a refused host."""
+    """The facts about a refused host, as JSON."""
     names = ("host", "port", "protocol", "method", "reason", "source", "pid", "comm", "count")
     found = {name: getattr(denial, name) for name in names}
     found["omitted"] = denial.omitted or None

@@ -76,7 +76,7 @@ def _with_network(words: list[str]) -> list[str]:
 
 
 class Options:
-    """What was typed."""
+    """The parsed command line."""
 
     def __init__(self, words: list[str]) -> None:
         valued = ("--profile", "--root", "--writable", "--cwd", "--network", *_LISTS)

@@ -83,7 +83,7 @@ async def _row(args: argparse.Namespace, server: RunningServer) -> dict[str, Any
 
 
 async def ask(args: argparse.Namespace, address: str) -> dict[str, Any]:
-    """What a server says of itself; {} if it does not answer us."""
+    """Ask a server for its facts; {} if it does not answer us."""
     from handrail.errors import HandrailError
     from handrail.executor.client.session import ExecServerClient
 

@@ -81,7 +81,7 @@ def options_number(text: str) -> int:
 
 
 def where(args: argparse.Namespace) -> str | list[str]:
-    """What ``--on`` says: Ray's address, or a list of hosts.  Raises UsageError."""
+    """Parse ``--on``: Ray's address, or a list of hosts.  Raises UsageError."""
     given: list[str] = args.on or ["ray:auto"]
     if all(one.startswith(_HOSTS) for one in given):
         return given

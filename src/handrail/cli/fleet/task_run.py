@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _template(args: argparse.Namespace) -> Iterator[tuple[str | None, str | None]]:
-    """What to give to the fleet, and its digest; a directory is packed, into a nameless file."""
+    """Open the template, with its digest; a directory is packed into a nameless file."""
     from handrail.template_archive import pack
 
     image = args.image

@@ -311,7 +311,7 @@ def dialer_for(
 
 
 def transport_failed(text: str, error: BaseException) -> ExecutorTransportFailed:
-    """What a caller is told when no session could be had, and why."""
+    """The error for a caller when no session could be had, with the reason."""
     if getattr(error, "status", None) == 401:  # a HandshakeError
         return AuthenticationFailed(
             f"{text}: {error}; give the server's token by --token-file or HANDRAIL_TOKEN, in Python"

@@ -454,7 +454,7 @@ class ExecServerClient:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _unrecovered(self, why: str, error: Exception) -> ExecutorTransportFailed:
-        """What followers and callers get when the session could not be resumed."""
+        """The error for followers and callers when the session could not be resumed."""
         text = f"the connection to {self.where} ended ({why}) and could not be taken up again"
         return transport_failed(text, error)
 

@@ -207,7 +207,7 @@ class _Copying:
                 await self._copy_batch(job)
 
     async def _there(self) -> dict[bytes, TreeEntry]:
-        """What the target has already."""
+        """List the entries that the target has already."""
         return {
             entry.path: entry
             async for page in pages(self._target.trees, self._target.path)

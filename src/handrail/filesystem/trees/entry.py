@@ -59,7 +59,7 @@ def check_relative(path: bytes) -> None:
 
 
 def problem(root: bytes, path: bytes, error: OSError) -> FilesError:
-    """What went wrong with an entry, with its whole path."""
+    """Describe the failure of one entry, with its whole path."""
     found = of_os_error(error, path, follow=False)
     whole = os.path.join(root, path) if path else root
     return FilesError(str(found), kind=found.kind, path=os.fsdecode(whole))

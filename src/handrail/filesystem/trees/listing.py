@@ -43,7 +43,7 @@ def list_tree(
     exclude: Sequence[str] = (),
     most: int = MOST_ENTRIES,
 ) -> Page:
-    """What is below ``root`` behind the path ``after``; raises FilesError.
+    """List the entries below ``root`` that follow the path ``after``; raises FilesError.
 
     What matches a pattern of ``exclude`` is left out, with everything below it.
     """

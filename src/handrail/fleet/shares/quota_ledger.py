@@ -1,4 +1,4 @@
-"""What drivers have of the quotas of tenants.  Pure.
+"""The ledger of quotas: how much of each tenant's quota was granted to which driver.  Pure.
 
 Drivers take what they need, in chunks while there is plenty, so that most workspaces cost no call.
 What drivers have taken counts; and what nodes hold for owners without a driver.
@@ -31,7 +31,7 @@ class QuotaLedger:
     def grant(
         self, driver: str, owner: str, tenant: str, needed: Counts
     ) -> tuple[Counts | None, tuple[str, float, float] | None]:
-        """What a driver may have of a tenant's quota in all, or what stands in the way of it."""
+        """Grant a driver a part of a tenant's quota, or return the reason for a refusal."""
         limits = self._limits.get(tenant)
         self._owners[driver] = owner
         if limits is None:
@@ -52,7 +52,7 @@ class QuotaLedger:
         return granted, None
 
     def _others(self, driver: str, tenant: str) -> Counts:
-        """What all others have: what was granted, or, where that is more, what nodes hold."""
+        """Sum the use of all others: what was granted, or what nodes hold if that is more."""
         granted: dict[str, Counts] = {}
         for name, grants in self._granted.items():
             if name != driver:

@@ -36,7 +36,7 @@ class ServerLink:
         self.untaken: Making | None = None  # what of it the server did not take
 
     def following(self) -> Making | None:
-        """What of the long answer is sent next; None: that was all."""
+        """The next piece of a long answer; None: that was all."""
         if self.answer is None:
             return None
         making, self.untaken = self.untaken or next(self.answer, None), None

@@ -60,7 +60,7 @@ class NetworkDenials:
 
     @property
     def found(self) -> list[NetworkDenial]:
-        """Those that are listed, in the order of their first refusal; last, how many are not."""
+        """The listed denials, in the order of their first refusal; last, how many are not."""
         listed = list(self._found.values())
         if self._omitted:
             rest = replace(listed[0], count=0, omitted=self._omitted)

@@ -162,7 +162,7 @@ class ManagedProcess:
         self._life.update(str(fields["session"]), process=self.id, **lists)
 
     def request(self) -> tuple[link.Fields, list[int]]:
-        """What the porter is told of it."""
+        """The message that registers it with the porter."""
         fds = self._way.fds
         fields: link.Fields = {
             **self.start.fields(self.id),
@@ -234,7 +234,7 @@ class ManagedProcess:
 
     @property
     def denials(self) -> Sequence[NetworkDenial]:
-        """What it was refused, up to now."""
+        """The hosts it was refused, up to now."""
         with contextlib.suppress(OSError):
             self._life.read_records()
         return self._denials.found

@@ -56,7 +56,7 @@ class Decision:
 
 
 class Decisions:
-    """Those of one process that allow addresses: they need no look-up and no question.
+    """The decisions of one process that allow addresses: they need no look-up and no question.
 
     They hold until something changes that they depend on: lists, rules, answers, the addresses of
     this machine.  Where listeners of handrail's are is asked each time.

@@ -74,7 +74,7 @@ def connect_here(address: Address, port: int) -> socket.socket | None:
 
 
 def failed(error: OSError | TimeoutError) -> DialFailed:
-    """What a failed connect means to the client."""
+    """The error for the client when a connect has failed."""
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return DialFailed("the connection timed out", replies.SOCKS_TIMEOUT)
     if isinstance(error, ConnectionRefusedError):

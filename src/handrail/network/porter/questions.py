@@ -25,7 +25,7 @@ _BURST_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said; ``reason`` None: nothing at all."""
+    """The answer to a question; ``reason`` None: there was no answer."""
 
     allow: bool
     reason: str | None = None

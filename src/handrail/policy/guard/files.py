@@ -376,7 +376,7 @@ def _glued(word: str) -> list[str]:
 
 
 def _printed(command: Simple) -> str | None:
-    """What a command certainly prints; None: only the run can tell."""
+    """The text that a command certainly prints; None: only the run can tell."""
     words = command.words
     name = words[0].value if words else None
     if name == "cat" and len(words) == 1 and command.inputs == 1:

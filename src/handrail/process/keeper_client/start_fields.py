@@ -1,4 +1,4 @@
-"""What the keeper is told of a child that it is to start.  Pure but for the clock."""
+"""The fields of a start request to the keeper.  Pure but for the clock."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Window:
 
 
 class Backlog:
-    """What a sink was not told yet because it was not ready."""
+    """The events that a sink was not told yet because it was not ready."""
 
     __slots__ = ("_log", "_reached", "_told", "behind", "gap")
 

@@ -43,7 +43,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     loopback: tuple[str, str, str] | None = None
 
     def spec(self) -> ProcessSpec:
-        """What was started, without its environment."""
+        """The spec that was started, without its environment."""
         return ProcessSpec(
             argv=tuple(self.argv),
             cwd=self.cwd,

@@ -165,7 +165,7 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
 
 
 def namespace_arguments(*, network: bool, lasting: bool = False) -> list[bytes]:
-    """What is unshared besides files; ``lasting``: the sandbox outlives its parent."""
+    """The options that unshare namespaces; ``lasting``: the sandbox outlives its parent."""
     out = [
         b"--unshare-user",  # explicit, because bwrap leaves it out for root
         b"--unshare-pid",

@@ -35,7 +35,7 @@ _ENV = {b"PATH": b"/usr/bin:/bin"}
 
 
 def rules_of(profile: Profile) -> Rules | Refusal:
-    """What Landlock can make of a profile that is bound to this machine."""
+    """Translate a profile that is bound to this machine into Landlock rules."""
     if profile.globs:
         return Refusal(f"the denied pattern {profile.globs[0].pattern}")
     named = {rule.path for rule in profile.rules}

@@ -86,7 +86,7 @@ class GlobIndex:
         return self.directories.watched and self._found[0] == self.directories.revision
 
     def refresh(self) -> tuple[Match, ...]:
-        """What matches now, and the directories that we cannot read.
+        """Search again: the paths that match now, and the directories that we cannot read.
 
         ``directories`` have begun a look.  Raises Refused when there is too much to examine.
         """

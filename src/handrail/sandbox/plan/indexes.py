@@ -135,7 +135,7 @@ class Indexes:
         return False
 
     def sockets(self, root: bytes) -> tuple[bytes, ...]:
-        """What programs of the host trust in a shared directory now."""
+        """The names in a shared directory that programs of the host trust now."""
         index = self._sockets.get(root)
         if index is None:
             from handrail.sandbox.plan.trusted_tmp_names import (

@@ -73,7 +73,7 @@ class Plan:
         self._unwatched: tuple[tuple[int, ...], Facts] | None = None
 
     def access(self, path: bytes) -> Access:
-        """What may be done at a real path."""
+        """The access that the plan gives to a real path."""
         nearest = self.nearest(path)
         return Access.DENY if nearest is None else self.rules[nearest]
 

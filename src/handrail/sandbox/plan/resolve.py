@@ -254,7 +254,7 @@ class Resolver:
                 self.keep_closed(path, Access.READ)
 
     def covered(self, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """What is covered of what was found in a shared directory."""
+        """Choose the names of a shared directory that are covered."""
         only = self._only
         return found if only is None else tuple(path for path in found if path in only)
 

@@ -73,7 +73,7 @@ class LazySupervisor:
 
     @property
     def denials(self) -> list[Denial]:
-        """What is known to have been refused."""
+        """The denials recorded so far."""
         return [] if self._supervisor is None else self._supervisor.denials
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Supervisor:
 
     @property
     def denials(self) -> list[Denial]:
-        """What was recorded so far."""
+        """The denials recorded so far."""
         return list(self._found.values())
 
     def close(self) -> None:

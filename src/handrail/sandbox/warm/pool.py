@@ -69,14 +69,14 @@ class Kind(Frozen):
 
 
 class Line(Frozen):
-    """Those of one kind that wait, and the plan that the last command had."""
+    """The waiting sandboxes of one kind, and the plan that the last command had."""
 
     standing: list[WaitingSandbox]
     demand: demand.Demand
 
 
 class Begun(Frozen):
-    """One that is being set up."""
+    """A sandbox that is being set up."""
 
     kind: Kind
     plan: Plan
@@ -131,7 +131,7 @@ class WarmSandboxes:
         return sum(len(line.standing) for line in self._lines.values())
 
     def take(self, command: ProcessSpec, plan: Plan, *, lasting: bool) -> SandboxedCommand | None:
-        """One for a command under a plan that is true now; None: it starts cold.
+        """Take a waiting sandbox for a command under a plan that is true now; None: it starts cold.
 
         Raises Stale when a protected name that was missing is there; Refused when one is forced.
         """
@@ -347,7 +347,7 @@ class WarmSandboxes:
         settle(spec, self._loop)
 
     def _exited(self, one: WaitingSandbox) -> None:
-        """One has ended by itself, or was killed."""
+        """Note that a waiting sandbox has ended by itself, or was killed."""
         for line in self._lines.values():
             if one in line.standing:
                 line.standing.remove(one)

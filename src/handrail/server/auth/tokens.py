@@ -392,7 +392,7 @@ class Throttle:
 
 
 def _network(peer: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 that an IPv6 host picks from."""
+    """The network that counts as one client: an IPv4 address, or the /64 of an IPv6 host."""
     host = peer
     if peer.startswith("["):
         host = peer[1:].partition("]")[0]

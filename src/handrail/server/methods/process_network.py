@@ -37,7 +37,7 @@ _LONGEST_ID = 256
 
 
 def managed_start(conn: Connection, params: StartParams) -> ManagedStart | None:
-    """What a request asks of its network; None: nothing.  Raises RpcError -32602."""
+    """Read the network that a request asks for; None: it asks for none.  Raises RpcError -32602."""
     given = params.network_proxy
     if given is not None:
         config = _config(given)

@@ -70,7 +70,7 @@ def refused(error: SandboxError, what: str = "process") -> RpcError:
 
 
 def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
-    """What to do in a thread before ``sandboxed``, if anything."""
+    """The work for a thread before ``sandboxed``, if there is any."""
     try:
         return sandbox.prepare(profile) if profile.sandboxed else None
     except SandboxError:
@@ -88,7 +88,7 @@ async def planned(pool: FilePool, preparation: Preparation | loopback.Preparatio
 def profile_of(
     sandbox: Sandbox, given: dict[str, Any], cwd: bytes, *, managed: bool = False
 ) -> Profile:
-    """What a ``sandbox`` member means on this machine; raises RpcError -32602.
+    """Bind a ``sandbox`` member to this machine; raises RpcError -32602.
 
     ``cwd`` is where relative patterns start from when the intent names no directory.  ``managed``:
     a proxy is the only way out, whatever the permissions say of the network.

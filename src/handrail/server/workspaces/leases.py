@@ -66,7 +66,7 @@ class Leases:
     # --- for the next server --------------------------------------------------------------------
 
     def saved(self, owners: Iterable[Owner]) -> list[tuple[Owner, float]]:
-        """Those of these owners that have lost their connection, with the time at which it went."""
+        """The owners among these that have lost their connection, and when."""
         gone = ((owner, self._went(owner)) for owner in owners if not self.is_held(owner))
         return [(owner, at) for owner, at in gone if at is not None]
 

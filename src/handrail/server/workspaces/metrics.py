@@ -29,7 +29,7 @@ class WorkspaceMetrics:
         self._ended.labels(reason=reason).inc()
 
     def refused(self, error: RpcError) -> None:
-        """One was refused, if the error says for what; others are the request's own faults."""
+        """Count a refusal, if the error says for what; others are the request's own faults."""
         what = error.data.get("what") if isinstance(error.data, dict) else None
         for reason in str(what).split(","):
             if reason in (names.WORKSPACE_REFUSAL.values or ()):

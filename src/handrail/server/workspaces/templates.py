@@ -57,7 +57,7 @@ class Templates:
         return sorted(self._known)
 
     def listed_for(self, tenant: str, used: Collection[str | None]) -> list[str]:
-        """Those that a tenant has added, or uses."""
+        """List the templates that a tenant has added, or uses."""
         return [one for one in self.listed() if one in used or (tenant, one) in self._added]
 
     def check(self, digest: str) -> None:
