@@ -217,8 +217,8 @@ async def a_killed_server_with_its_keeper(world: World) -> None:
         info = await node_of(fleet, space.node)
         process = await space.start("echo begun; exec sleep 300")
         await process.wait_for("begun", timeout=20)
+        kill(info.server_pid)  # first: a server that loses its keeper starts another
         kill(info.keeper_pid)
-        kill(info.server_pid)
         with pytest.raises(NodeLost):
             await asyncio.wait_for(process.result(), 60)
         assert space.state == "lost"

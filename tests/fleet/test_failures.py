@@ -11,7 +11,9 @@ import pytest
 from handrail.errors import ExecutorTransportFailed
 from handrail.fleet import NodeLost, NodeUnreachable
 from handrail.process.exit_status import ExitKind
+from handrail.server.recovery import state_dir
 from tests.fleet.support import PLAIN, Swallower, fleet_of, host, hosts, kill_hard, until
+from tests.support.processes import until_ended
 from tests.support.servers import ServerProcess
 
 
@@ -74,6 +76,39 @@ async def test_server_and_keeper_gone_is_a_loss_and_the_host_is_usable_again(
                 with pytest.raises(NodeLost):
                     await space.run("true")
                 assert space.state == "lost"
+                again = await fleet.workspace(**PLAIN)
+                assert (await again.run("ls")).stdout == ""
+                assert len(await fleet.workspaces()) == 1
+
+
+def start_empty_keeper(state: Path) -> None:
+    """Start a keeper and give it nothing, as a server that loses its keeper and is killed then."""
+    directory = state_dir.take(str(state))
+    assert directory is not None
+    directory._started = True  # such a server does not end what its keeper has left
+    try:
+        directory.keeper(60.0).sock.close()
+    finally:
+        directory.close()
+
+
+@pytest.mark.fault
+async def test_a_next_keeper_that_was_given_nothing_is_a_loss_too(tmp_path: Path) -> None:
+    with host(tmp_path) as first:
+        async with fleet_of([first]) as fleet:
+            space = await fleet.workspace(**PLAIN)
+            process = await space.start("echo $$; exec sleep 600")
+            pid = int((await process.wait_for(r"\d+\n")).match)
+            (node,) = (await fleet.status()).nodes
+            waiting = asyncio.ensure_future(process.result())
+            kill_hard(first.pid, node.keeper_pid)
+            first.wait()
+            start_empty_keeper(tmp_path / "s")
+            with host(tmp_path, listen=f"ws://127.0.0.1:{port_of(first)}"):
+                with pytest.raises(NodeLost):
+                    await asyncio.wait_for(waiting, 40)
+                assert (process.exit, space.state) == (None, "lost")
+                await until_ended(pid)
                 again = await fleet.workspace(**PLAIN)
                 assert (await again.run("ls")).stdout == ""
                 assert len(await fleet.workspaces()) == 1

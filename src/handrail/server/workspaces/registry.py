@@ -92,9 +92,9 @@ class Workspaces:
     # --- one server after another -------------------------------------------------------------
 
     def begin(self, *, found: bool) -> None:
-        """Go on with what was read; ``found``: the keeper of the previous server lives."""
+        """Go on with what was read; ``found``: a keeper of the previous server lives."""
         known = (self.directories.read("incarnation") or b"").decode(errors="replace")
-        if not found or not known:
+        if not found or not known or self._unknown_to_keeper():
             if self._records:
                 log.warning("%d workspaces were lost with their keeper", len(self._records))
             self._records.clear()
@@ -118,6 +118,11 @@ class Workspaces:
             path = self.directories.of("stamp")
             stamp.begin(path)
             self._spawn(self._supervised(path, self._settings.supervised))
+
+    def _unknown_to_keeper(self) -> bool:
+        """Whether no recorded session is there: a server that had lost its keeper has started this
+        one, and was killed before it gave anything to it."""
+        return bool(self._entered) and not any(map(self._server.sessions.get, self._entered))
 
     def _restore_owners(self) -> None:
         try:
