@@ -9,6 +9,7 @@ import socket
 import sys
 import tarfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -234,19 +235,21 @@ async def test_a_left_workspace_is_adopted_with_its_output_or_swept(tmp_path: Pa
 
 async def test_a_lease_runs_only_without_its_driver(tmp_path: Path) -> None:
     async with hosts(tmp_path, 1) as servers:
-        async with fleet_of(servers, lease=1.0) as fleet:
+        async with fleet_of(servers, lease=1.0) as fleet, fleet_of(servers, lease=1.0) as left:
             space = await fleet.workspace(**PLAIN)
             process = await space.start("sleep 600 & echo $!; wait")
             await process.wait_for("\n")
+            await left.workspace(**PLAIN)
+            await left.detach()
             async with fleet_of(servers) as other:
-                await asyncio.sleep(2.5)  # longer than the lease, which does not run
-                assert len(await other.workspaces()) == 1
+
+                async def ended(of: Fleet) -> bool:
+                    return not await other.workspaces(owner=of.owner)
+
+                await until(partial(ended, left))  # the same lease, of a younger one without driver
+                assert not await ended(fleet)
                 await fleet.detach()
-
-                async def gone() -> bool:
-                    return not await other.workspaces()
-
-                await until(gone)
+                await until(partial(ended, fleet))
 
 
 async def test_an_id_names_one_workspace_also_at_once_and_for_the_next_driver(
@@ -328,7 +331,8 @@ async def test_an_idle_workspace_gives_its_line_up(tmp_path: Path) -> None:
         async with fleet_of(servers, park_after=0.2) as fleet:
             space = await fleet.workspace(**PLAIN)
             process = await space.start("cat")
-            await asyncio.sleep(0.5)
+            idle = await fleet.workspace(**PLAIN)
+            await eventually_so(lambda: idle.line.parked, "parked")
             assert not space.line.parked  # a process is followed
             await process.terminate()
             await eventually_so(lambda: space.line.parked, "parked")
