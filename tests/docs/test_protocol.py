@@ -17,6 +17,7 @@ from handrail.protocol.methods import METHODS
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "scripts" / "protocol_reference")
 REFERENCE: dict[str, Any] = runpy.run_path(SCRIPT)
+PAGE: str = REFERENCE["render"]()
 
 
 def test_the_page_is_the_same_in_another_process() -> None:
@@ -27,34 +28,32 @@ def test_the_page_is_the_same_in_another_process() -> None:
         timeout=60,
         env={"PYTHONHASHSEED": "7"},
     )
-    assert printed.stdout.decode() == REFERENCE["render"]()
+    assert printed.stdout.decode() == PAGE
 
 
 @pytest.mark.parametrize("name", [*METHODS, *REFERENCE["NOTIFICATIONS"]])
 def test_every_name_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in REFERENCE["render"]()
+    assert f"`{name}`" in PAGE
 
 
 def test_every_error_code_is_on_the_page() -> None:
     codes = {v for v in vars(envelope).values() if type(v) is int and -33000 < v < -32000}
-    listed = re.findall(r"^\| (-\d+) \|", REFERENCE["render"](), re.MULTILINE)
+    listed = re.findall(r"^\| (-\d+) \|", PAGE, re.MULTILINE)
     assert codes == set(map(int, listed))
 
 
 def test_every_link_leads_somewhere() -> None:
-    page = REFERENCE["render"]()
     anchors = [
         re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+        for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
     ]
-    links = set(re.findall(r"\]\(#([^)]*)\)", page))
+    links = set(re.findall(r"\]\(#([^)]*)\)", PAGE))
     assert links
     assert links <= set(anchors)
     assert len(set(anchors)) == len(anchors)
 
 
 def test_members_have_their_type_need_and_origin() -> None:
-    page = REFERENCE["render"]()
     for line in (
         "| `processId` | string | yes | wire | |",
         "| `pipeStdin` | boolean | no (false) | wire | |",
@@ -64,8 +63,8 @@ def test_members_have_their_type_need_and_origin() -> None:
         "| `stream` | `pty`, `stderr`, `stdout` | yes | wire | |",
         "| `chunks` | array of [OutputChunk](#outputchunk-object) | yes | wire | |",
     ):
-        assert line in page, line
-    assert re.search(r"^\| `graceMs` \| .* \| no \| handrail \| .* \|$", page, re.MULTILINE)
+        assert line in PAGE, line
+    assert re.search(r"^\| `graceMs` \| .* \| no \| handrail \| .* \|$", PAGE, re.MULTILINE)
 
 
 def test_every_offered_method_has_its_sentence() -> None:

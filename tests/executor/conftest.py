@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from handrail.testing.fixtures import fake_executor
-from tests.executor.places import KINDS, Main, run_in
+from tests.executor.places import Main, Place, executor_place, run_in
 
-__all__ = ["fake_executor"]
+__all__ = ["executor_place", "fake_executor"]
 
 Run = Callable[[Main], None]
 
 
-@pytest.fixture(params=list(KINDS))
-def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+@pytest.fixture
+def everywhere(executor_place: Place, tmp_path: Path) -> Run:
     """Run a test in a room of each kind."""
-    return lambda main: run_in(request.param, tmp_path, main)
+    return lambda main: run_in(executor_place.name, tmp_path, main, server=executor_place.server)
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from handrail.executor.base import ExecSession, Executor, OutputKind, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.executor.remote import RemoteExecutor
-from tests.executor.sshd import no_sshd, sshd
+from tests.executor.sshd import Way, no_sshd, sshd
 from tests.interop.codex import cache_dir, installed
 from tests.support.coroutines import run
 from tests.support.servers import ServerProcess
@@ -60,15 +61,21 @@ async def serving(base: Path, *args: str, listen: str = "ws://127.0.0.1:0") -> A
 
 @asynccontextmanager
 async def websocket(base: Path) -> AsyncIterator[Executor]:
-    async with serving(base) as url, remote(url) as executor:
+    async with serving(base) as url, dialled(url) as executor:
         yield executor
 
 
 @asynccontextmanager
-async def unix(base: Path) -> AsyncIterator[Executor]:
+async def serving_unix(base: Path) -> AsyncIterator[str]:
     room = base / "sockets"
     room.mkdir(mode=0o700)
-    async with serving(base, listen=f"unix:{room}/s") as url, remote(url) as executor:
+    async with serving(base, listen=f"unix:{room}/s") as url:
+        yield url
+
+
+@asynccontextmanager
+async def unix(base: Path) -> AsyncIterator[Executor]:
+    async with serving_unix(base) as url, dialled(url) as executor:
         yield executor
 
 
@@ -81,8 +88,28 @@ async def stdio(base: Path) -> AsyncIterator[Executor]:
 
 @asynccontextmanager
 async def ssh(base: Path) -> AsyncIterator[Executor]:
-    async with sshd(base) as how, remote(how.url, ssh=how.ssh, ssh_command=how.proxy) as executor:
+    async with sshd(base) as way, dialled(way) as executor:
         yield executor
+
+
+@asynccontextmanager
+async def sshd_with_server(base: Path) -> AsyncIterator[Way]:
+    """An sshd, and the server that the first connection would start otherwise."""
+    async with sshd(base) as way:
+        proxy = await asyncio.create_subprocess_exec(
+            *shlex.split(way.proxy),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        assert await proxy.wait() == 0
+        yield way
+
+
+def dialled(where: str | Way) -> AbstractAsyncContextManager[RemoteExecutor]:
+    """An executor of a server that runs."""
+    if isinstance(where, str):
+        return remote(where)
+    return remote(where.url, ssh=where.ssh, ssh_command=where.proxy)
 
 
 @asynccontextmanager
@@ -131,6 +158,12 @@ def why_not(kind: str) -> str | None:
     return None
 
 
+#: Servers that many tests can use one after the other.
+SHARED: dict[str, Callable[[Path], AbstractAsyncContextManager[str | Way]]] = {
+    "websocket": serving,
+    "unix": serving_unix,
+    "ssh": sshd_with_server,
+}
 KINDS: dict[str, Open] = {
     "local": local,
     "websocket": websocket,
@@ -139,6 +172,28 @@ KINDS: dict[str, Open] = {
     "ssh": ssh,
     "codex": codex,
 }
+
+
+class Place(NamedTuple):
+    """A kind of executor, and the server that several tests use; None: each has its own."""
+
+    name: str
+    server: str | Way | None
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def executor_place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """Each kind of executor, with the server of all tests of a module."""
+    name = request.param
+    if name not in SHARED or why_not(name) is not None:
+        yield Place(name, None)
+        return
+    with asyncio.Runner() as runner:
+        serving = SHARED[name](tmp_path_factory.mktemp(name))
+        yield Place(name, runner.run(serving.__aenter__()))
+        runner.run(serving.__aexit__(None, None, None))
 
 
 class Room:
@@ -197,14 +252,17 @@ async def said(session: ExecSession, text: bytes) -> None:
 Main = Callable[[Room], Awaitable[None]]
 
 
-def run_in(kind: str, base: Path, main: Main, loop: str = "uvloop") -> None:
-    """Run a test with an executor of this kind."""
+def run_in(
+    kind: str, base: Path, main: Main, loop: str = "uvloop", *, server: str | Way | None = None
+) -> None:
+    """Run a test with an executor of this kind, of a server that runs or of one of its own."""
     why = why_not(kind)
     if why is not None:
         pytest.skip(why)
 
     async def inside() -> None:
-        async with KINDS[kind](base) as executor, asyncio.timeout(LIMIT):
+        opened = KINDS[kind](base) if server is None else dialled(server)
+        async with opened as executor, asyncio.timeout(LIMIT):
             await main(Room(executor, kind, base))
 
     run(inside(), loop)

@@ -9,6 +9,9 @@ import pytest
 
 from handrail import Workspace
 from handrail.workspace.synchronous import loop_thread
+from tests.executor.places import executor_place
+
+__all__ = ["executor_place"]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handrail import AsyncWorkspace, ExitKind, FilesError, UsageError
-from tests.executor.places import KINDS, Room, run_in
+from tests.executor.places import Place, Room, run_in
 from tests.support.eventually import PATIENCE, eventually_so
 from tests.support.processes import alive
 
@@ -28,8 +28,8 @@ async def workspace_in(room: Room) -> AsyncIterator[AsyncWorkspace]:
         yield ws
 
 
-@pytest.fixture(params=list(KINDS))
-def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Everywhere:
+@pytest.fixture
+def everywhere(executor_place: Place, tmp_path: Path) -> Everywhere:
     """Run a test in a workspace at an executor of each kind."""
 
     def run(main: Main) -> None:
@@ -37,7 +37,7 @@ def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Everywhere:
             async with workspace_in(room) as ws:
                 await main(ws, room)
 
-        run_in(request.param, tmp_path, inside)
+        run_in(executor_place.name, tmp_path, inside, server=executor_place.server)
 
     return run
 

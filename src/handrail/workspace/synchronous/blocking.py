@@ -50,9 +50,12 @@ class BlockingSession(Blocking[S]):
     """The blocking version of a shell session or a Python session."""
 
     def interrupt(self) -> None:
-        """Interrupt what another thread runs; see ``interrupt`` of the asynchronous version."""
+        """Interrupt what another thread runs; raises ExecutorTransportFailed."""
         self._call(self._twin.interrupt())
 
     def restart(self) -> None:
-        """End the program with its background jobs, and start another, without the state."""
+        """End the program with its background jobs, and start another, without the state.
+
+        Raises ExecutorSpawnFailed, and of Python UsageError when its machine has not the packages.
+        """
         self._call(self._twin.restart())
