@@ -18,7 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     detached.add_id(parser)
     parser.add_argument(
-        "--detach-key", default="ctrl-]", metavar="KEY", help="ends attach (default: %(default)s)"
+        "--detach-key",
+        default="ctrl-]",
+        metavar="KEY",
+        help="key that ends attach (default: %(default)s)",
     )
     options.add_json(parser)
 

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_place(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
     options.add_json(parser)
-    parser.add_argument("sources", metavar="SOURCE", nargs="+")
-    parser.add_argument("destination", metavar="DESTINATION")
+    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="files to copy")
+    parser.add_argument("destination", metavar="DESTINATION", help="where to copy them")
 
 
 def run(args: argparse.Namespace) -> int:

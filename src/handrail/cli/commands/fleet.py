@@ -76,7 +76,7 @@ def _add_ls(parser: argparse.ArgumentParser) -> None:
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", nargs="?", help="its id (default: all nodes)")
-    text = "the last so many lines of each (default: 200)"
+    text = "only the last N lines of each node (default: 200)"
     parser.add_argument(
         "-n", "--lines", metavar="N", type=fleet_options.options_number, default=200, help=text
     )

@@ -22,7 +22,8 @@ _PAUSE = 0.25
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Print the stored output of a detached process, running or ended, each stream on our own."
+        "Print the stored output of a detached process, running or ended: its stdout to stdout, its"
+        " stderr to stderr."
     )
     detached.add_id(parser)
     add = parser.add_argument

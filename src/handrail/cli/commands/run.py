@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="set a variable; NAME alone removes it, for others are inherited anyway",
+        help="set a variable; NAME alone removes an inherited one",
     )
     variable_options.add_variables(parser)
     add(
@@ -89,8 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="end or refuse what takes more, may be given again: cpu_seconds, memory, processes,"
-        " file_size, open_files, output, address_space; sizes as 512MiB or 2G, times as 90s or 5m",
+        help="limit the command, may be given again: cpu_seconds, memory, processes, file_size,"
+        " open_files, output, address_space; sizes as 512MiB or 2G, times as 90s or 5m",
     )
     add(
         "--expose",

@@ -119,7 +119,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how process trees are found and ended: by a control group for each process, by a"
         " walk over /proc, or as a test at the start finds best (default: %(default)s)",
     )
-    add("--log-level", choices=_LEVELS, default="warning", help="(default: %(default)s)")
+    add(
+        "--log-level",
+        choices=_LEVELS,
+        default="warning",
+        help="what is logged (default: %(default)s)",
+    )
     add("--log-json", action="store_true", help="log as JSON lines")
     add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host too")
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help="accept this Origin")
@@ -143,7 +148,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ws-shared-secret-file", metavar="PATH", help="the secret that signs bearer tokens")
     add("--ws-issuer", metavar="ISS", help="the issuer that bearer tokens must have")
     add("--ws-audience", metavar="AUD", help="the audience that bearer tokens must have")
-    add("--ws-max-clock-skew-seconds", metavar="S", type=_whole, help="(default: 30)")
+    add(
+        "--ws-max-clock-skew-seconds",
+        metavar="S",
+        type=_whole,
+        help="tolerance for times in bearer tokens (default: 30)",
+    )
     add(
         "--insecure-no-auth",
         action="store_true",

@@ -28,8 +28,8 @@ _NETWORKS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Open a shell in a sandbox, on this terminal. What a command is refused in it is refused to"
-        " the commands of `handrail run` with the same options."
+        "Open a sandboxed shell on this terminal. Its commands may touch what those of `handrail"
+        " run` with the same options may."
     )
     sandbox_options.add_sandbox(parser)
     options.add_place(parser)

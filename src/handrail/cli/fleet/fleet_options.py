@@ -33,7 +33,7 @@ def add_fleet(parser: argparse.ArgumentParser) -> None:
 def add_make(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``up``: what a fleet is made of."""
     add = parser.add_argument
-    add("--share", metavar=_SHARE, help="of each node (default: what is free on it)")
+    add("--share", metavar=_SHARE, help="what to use of each node (default: what is free on it)")
     add(
         "--shares",
         metavar="N|LEAST:MOST",

@@ -56,20 +56,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     number = fleet_options.options_number
     add("--concurrency", metavar="N", type=number, default=64, help="tasks at once (default: 64)")
-    add("--cpus", metavar="N", type=float, default=1.0, help="of each workspace (default: 1)")
-    add("--memory", metavar="SIZE", type=options.size, help="of each workspace (default: 1GiB)")
-    add("--timeout", metavar="S", type=options.seconds, help="of each task that names none")
+    add("--cpus", metavar="N", type=float, default=1.0, help="cpus of each workspace (default: 1)")
+    add(
+        "--memory",
+        metavar="SIZE",
+        type=options.size,
+        help="memory of each workspace (default: 1GiB)",
+    )
+    add("--timeout", metavar="S", type=options.seconds, help="time limit of a task that names none")
     add("--idempotent", action="store_true", help="tasks of a lost node may run again elsewhere")
-    add("--retries", metavar="N", type=int, default=2, help="how often (default: 2)")
+    add(
+        "--retries",
+        metavar="N",
+        type=int,
+        default=2,
+        help="how often a task of a lost node may run again (default: 2)",
+    )
     add("--retry-failed", action="store_true", help="run tasks again whose result is failed")
     add("--retry-lost", action="store_true", help="run tasks again whose result is lost")
     add(
         "--sandbox",
         choices=("workspace-write", "read-only", "off"),
         default="workspace-write",
-        help="of the commands (default: %(default)s)",
+        help="sandbox of the commands (default: %(default)s)",
     )
-    add("--tenant", metavar="NAME", default="default", help="whose quota counts")
+    add("--tenant", metavar="NAME", default="default", help="the tenant whose quota is used")
     add(
         "--lease",
         metavar="S",
