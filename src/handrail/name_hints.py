@@ -50,15 +50,30 @@ class UnknownAttribute(UsageError, AttributeError):
     """There is no such attribute; an AttributeError too, or ``hasattr`` would raise it."""
 
 
-class NamesChecked:
-    """Base class whose unknown attributes and arguments raise a UsageError with the nearest name.
-
-    The arguments are those of its public methods and of the class itself.
-    """
+class AttributesChecked:
+    """Base class whose unknown attributes raise a UsageError with the nearest name."""
 
     __slots__ = ()
 
     # A type checker must not see it: for it every attribute would exist then.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            if name.startswith("_"):  # a protocol asks, such as copy or pickle
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            article = "an" if kind[0] in "AEIOU" else "a"
+            raise unknown_attribute(f"{article} {kind}", name, dir(self))
+
+
+class NamesChecked(AttributesChecked):
+    """The same, and so do unknown arguments of its public methods and of the class itself.
+
+    What is made by the thousand, and not by its user, has attributes checked alone.
+    """
+
+    __slots__ = ()
+
     if not TYPE_CHECKING:
 
         def __init_subclass__(cls, **more: Any) -> None:
@@ -70,13 +85,6 @@ class NamesChecked:
                     setattr(cls, name, arguments_checked(member))
                 elif isinstance(member, classmethod):
                     setattr(cls, name, classmethod(arguments_checked(member.__func__)))
-
-        def __getattr__(self, name: str) -> Any:
-            kind = type(self).__name__
-            if name.startswith("_"):  # a protocol asks, such as copy or pickle
-                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
-            article = "an" if kind[0] in "AEIOU" else "a"
-            raise unknown_attribute(f"{article} {kind}", name, dir(type(self)))
 
 
 def unknown_attribute(owner: str, name: str, names: Iterable[str]) -> UnknownAttribute:

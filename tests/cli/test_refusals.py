@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,24 @@ def test_result_of_a_workspace(tmp_path: Path) -> None:
         assert ws.run("exit 3").refusal is None
         granted = ws.run([*GIT, "init"], sandbox=package.Profile(write=(".", ".git")))
         assert granted.ok, granted
+
+
+def test_a_timeout_is_explained_by_what_was_recorded(tmp_path: Path) -> None:
+    connect = (
+        "import socket; socket.socket().connect_ex(('192.0.2.1', 9)); print(1, flush=1); input()"
+    )
+    with package.Workspace(tmp_path) as ws:
+        process = ws.start([sys.executable, "-c", connect])
+        assert process.expect("1", timeout=50)
+        process.terminate()
+        result = process.result(timeout=50)
+        assert result.exit is not None
+        late = replace(result.exit, kind=package.ExitKind.TIMED_OUT, code=137)
+        follower: Any = process._twin._follower
+        printed = b"touch: cannot touch '/etc/x': Read-only file system\n"
+        said = follower.explain(late, result.denials, printed)
+        assert said.startswith("refused by the sandbox: connecting to 192.0.2.1:9 (")
+        assert follower.explain(late, (), printed) is None
 
 
 @needs("git")

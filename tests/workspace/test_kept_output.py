@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import Workspace
+from handrail import CommandFailed, Workspace
 from handrail.secret_masks import Secrets
 from handrail.workspace.output import kept_output
 from handrail.workspace.output.kept_output import KeptOutput
@@ -81,6 +81,17 @@ def test_large_output_of_a_result_is_read_when_asked_for(tmp_path: Path) -> None
         again = pickle.loads(pickle.dumps(result))
         assert result.stdout == "x" * 5_000_000 == again.stdout
         assert (result.stderr, result.ok, result) == ("err\n", True, again)
+
+
+def test_the_sentence_of_a_result_leaves_large_output_in_its_file(tmp_path: Path) -> None:
+    script = "head -c 5000000 /dev/zero | tr '\\0' x; printf '\\nthe end is %s\\n' $TOKEN; exit 3"
+    with Workspace(tmp_path, sandbox="off", secrets={"TOKEN": SECRET}) as ws:
+        for text in (True, False):
+            result = ws.run(script, text=text)
+            with pytest.raises(CommandFailed, match=r"the end is \[secret TOKEN\]"):
+                result.check()
+            assert str(result).endswith("; last line of its output: the end is [secret TOKEN]")
+            assert not isinstance(result.__dict__["stdout"], str | bytes)
 
 
 @pytest.mark.parametrize("where", ["here", "there"])

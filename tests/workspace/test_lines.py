@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Line
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.workspace.output.lines import LineBlock, LineSplitter
+from handrail.workspace.output import lines as module
+from handrail.workspace.output.lines import LineSplitter
 
 OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
 
 
 def split(*pieces: tuple[OutputKind, bytes] | tuple[OutputKind, bytes, int]) -> list[Line]:
     splitter = LineSplitter()
-    lines: list[LineBlock] = []
+    lines: list[Iterable[Line]] = []
     for number, (kind, data, *omitted) in enumerate(pieces, 1):
         lines += splitter.add(OutputEvent(kind, data, number, *omitted))
     return [*chain.from_iterable((*lines, *splitter.end()))]
@@ -44,6 +47,27 @@ def test_a_gap_is_a_line_and_ends_those_before() -> None:
         Line("gap", "[12 bytes of output were not kept]"),
         Line("stdout", "d"),
     ]
+
+
+def test_a_line_without_an_end_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_LINE", 4)
+    lines = split((OUT, b"123"), (ERR, b"x\n"), (OUT, b"456\r"), (OUT, b"\n7890"), (OUT, b"1"))
+    assert lines == [
+        Line("stderr", "x"),
+        Line("stdout", "123456", complete=False),
+        Line("stdout", ""),
+        Line("stdout", "78901", complete=False),
+    ]
+    assert [line.text for line in split((OUT, b"1234"), (OUT, b"5\n6"))] == ["12345", "6"]
+
+
+def test_memory_is_bounded_without_a_line_end() -> None:
+    splitter, longest = LineSplitter(), 0
+    for number in range(64):
+        for block in splitter.add(OutputEvent(OUT, bytes(1 << 20), number)):
+            longest = max(longest, *(len(line.text) for line in block))
+    assert longest == module.LONGEST_LINE + (1 << 20)
+    assert sum(len(line.text) for block in splitter.end() for line in block) < 9 << 20
 
 
 def test_a_line_has_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,26 @@ def test_an_unknown_attribute_is_explained(ws: Workspace) -> None:
     with pytest.raises(UsageError, match=r"there are .*result"):
         process.xyzzy  # noqa: B018
     assert copy.copy(process).id == process.id
+
+
+def readable() -> list[type]:
+    """The exported classes of which a caller reads attributes."""
+    exported = [getattr(handrail, name) for name in handrail.__all__]
+    kinds = [one for one in exported if inspect.isclass(one) and one is not handrail.Approver]
+    return [one for one in kinds if not issubclass(one, BaseException | enum.Enum)]
+
+
+@pytest.mark.parametrize("kind", readable())
+def test_a_mistaken_attribute_of_anything_is_explained(kind: Any) -> None:
+    with pytest.raises(UsageError, match="has no 'xyzzy'"):
+        kind.__new__(kind).xyzzy  # noqa: B018
+
+
+def test_what_an_object_itself_has_is_offered(ws: Workspace) -> None:
+    result: Any = ws.run("true")
+    for wrong, right in (("durations", "duration"), ("exits", "exit"), ("argvs", "argv")):
+        with pytest.raises(UsageError, match=f"did you mean '{right}'"):
+            getattr(result, wrong)
 
 
 def test_an_unknown_option_is_explained(ws: Workspace) -> None:

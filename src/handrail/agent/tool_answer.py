@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from handrail.name_hints import AttributesChecked
 from handrail.unified_exec.tools import ExecAnswer, OutputRange
 
 _OUTPUT = "\nOutput:\n"
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAnswer:
+class ToolAnswer(AttributesChecked):
     """The answer to a tool call; ``aborted``: the approver wants the turn to stop."""
 
     text: str

@@ -54,8 +54,10 @@ def run(
         try:
             if made.running is None or made.running.stands():
                 code = foreground.attend(timeout)
-                if code and code != TIMED_OUT:
-                    _explain(code, intent, command.cwd, made, foreground.tail, surface)
+                if code:
+                    # Before its end only what was recorded says why it has not come to it.
+                    tail = b"" if code == TIMED_OUT else foreground.tail
+                    _explain(code, intent, command.cwd, made, tail, surface)
                 return _exit_code(code, copies)
         finally:
             guard.dismiss()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from handrail.errors import FilesError
+from handrail.name_hints import AttributesChecked
 from handrail.sandbox.profile import Intent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(AttributesChecked):
     """One name in a directory; links are followed."""
 
     name: str
@@ -32,7 +33,7 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class FileMetadata:
+class FileMetadata(AttributesChecked):
     """Metadata of a path's target; only ``is_symlink`` is about the path itself."""
 
     is_directory: bool
@@ -44,7 +45,7 @@ class FileMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeFile:
+class TreeFile(AttributesChecked):
     """One name of a tree, as ``lstat`` tells it; ``target`` is where a link leads."""
 
     path: str

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from handrail.name_hints import AttributesChecked, NamesChecked
 from handrail.orchestrator.settings import Grants
 from handrail.policy.rules import Argv
 
@@ -72,7 +73,7 @@ class Source(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Question(AttributesChecked):
     """Everything needed to decide, and what a yes does.
 
     ``outside``: the run that a yes allows is not sandboxed.  ``wants`` is what it gets
@@ -108,7 +109,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamesChecked):
     """A choice; ``text`` of a denial is shown to the model.  ``allow`` is for HOST_RULE."""
 
     choice: Choice

@@ -101,7 +101,7 @@ SANDBOX_COMMAND = replace(
 )
 PYTHON = Words(
     write="sandbox=Profile(write=('.', '{}'))",
-    network="sandbox=Profile(network=True)",
+    network="network='open'",
     host="Managed(allow=['{}'])",
     off="sandbox='off'",
     read="a Profile without {} in deny",

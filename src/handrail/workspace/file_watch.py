@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from handrail.errors import FilesError, HandrailError, UsageError
-from handrail.name_hints import NamesChecked
+from handrail.name_hints import AttributesChecked, NamesChecked
 
 if TYPE_CHECKING:
     from handrail.filesystem.trees.loop_watch import Watch
@@ -21,7 +21,7 @@ _WAIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(AttributesChecked):
     """One change; ``path`` is relative to what is watched, empty for that itself.
 
     ``gap``: changes were missed, by a lost connection or because there were too many at once; look

@@ -266,9 +266,11 @@ class ProcessFollower:
         ``tail``: the end of its stderr, or of its terminal.  ``cwd``: where it is by now.
         """
         request = self._request
-        failed = info is not None and info.kind is not ExitKind.TIMED_OUT and bool(info.code)
+        failed = info is not None and bool(info.code)
         if not failed or request is None or request.sandbox is None or info is None:
             return None
+        if info.kind is ExitKind.TIMED_OUT:
+            tail = b""  # it has not come to its end: what was recorded is certain, this is not
         from handrail.sandbox import refusal  # only for a command that failed
 
         where, managed = os.fsencode(cwd or request.cwd), self._network is not None

@@ -93,6 +93,10 @@ class Later:
             return self._kept.shown(self._secrets).decode("utf-8", "replace")
         return self._kept.take()
 
+    def end(self) -> bytes:
+        """The newest bytes of it, with secrets masked; the rest stays in its file."""
+        return self._kept.end(self._secrets)
+
     def __reduce__(self) -> tuple[Any, ...]:
         kind = str if self._text else bytes
         return kind, (self.read(),)
@@ -115,7 +119,7 @@ def shown_last_line(
     """The last line for an error, where the output itself is bytes that show secrets."""
     if text or not secrets:
         return None
-    return last_line(err.shown(secrets) or out.shown(secrets))
+    return last_line(err.end(secrets) or out.end(secrets))
 
 
 class _OutputField:
@@ -211,10 +215,16 @@ class CommandFailed(ProcessError):
 def _sentence(result: Result[Any]) -> str:
     said = result.last_line
     if said is None:
-        said = last_line(result.stderr or result.stdout)
+        said = last_line(_newest(result, "stderr") or _newest(result, "stdout"))
     said = f"; last line of its output: {said}" if said else ""
     refused = f"; {result.refusal}" if result.refusal else ""
     return f"`{show(result.argv)}` {_ending(result)}{said}{refused}"
+
+
+def _newest(result: Result[Any], stream: str) -> str | bytes:
+    """A stream of a result, or its end where the rest is in a file."""
+    value: str | bytes | Later = vars(result)[stream]
+    return value.end() if isinstance(value, Later) else value
 
 
 def _ending(result: Result[Any]) -> str:

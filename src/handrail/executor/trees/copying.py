@@ -31,6 +31,7 @@ from handrail.filesystem.trees.entry import (
     Wanted,
     check_relative,
 )
+from handrail.name_hints import AttributesChecked
 
 #: Called with the files done, the bytes done and the bytes in all.
 CopyProgress = Callable[[int, int, int], None]
@@ -43,7 +44,7 @@ WINDOW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(AttributesChecked):
     """What was copied.  ``unchanged``: files that were there already and were not sent."""
 
     files: int = 0

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 import msgspec
 
 from handrail.executor.base import OutputEvent, OutputKind
+from handrail.name_hints import AttributesChecked
+
+#: A line of more characters comes in parts: one without an end must not take all memory.
+LONGEST_LINE = 8 * 1024 * 1024
 
 
 # Made in C, a million times for a million lines: a named tuple takes three times as long.
-class Line(msgspec.Struct, frozen=True, gc=False):
+class Line(AttributesChecked, msgspec.Struct, frozen=True, gc=False):
     """One line of output, without its end (``\\n`` or ``\\r\\n``); ``stream, text = line`` works.
 
     ``stream`` is ``stdout`` or ``stderr``; all of a terminal's is ``stdout``.  It is ``gap`` for a
-    line that stands for output that was not kept, and ``text`` says how much.
+    line that stands for output that was not kept, and ``text`` says how much.  ``complete`` is
+    false for the parts of a line of more than 8 Mi characters, except the last one.
     """
 
     stream: str
     text: str
+    complete: bool = True
 
     def __iter__(self) -> Iterator[str]:
         return iter((self.stream, self.text))
@@ -47,10 +53,11 @@ class LineSplitter:
             kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind
         }
         self._unfinished: dict[OutputKind, list[str]] = {kind: [] for kind in OutputKind}
+        self._length = dict.fromkeys(OutputKind, 0)
 
-    def add(self, event: OutputEvent) -> list[LineBlock]:
+    def add(self, event: OutputEvent) -> list[Iterable[Line]]:
         """The lines that this piece finishes."""
-        blocks = []
+        blocks: list[Iterable[Line]] = []
         if event.omitted:
             note = f"[{event.omitted} bytes of output were not kept]"
             blocks += [*self.end(), LineBlock("gap", [note])]
@@ -59,16 +66,28 @@ class LineSplitter:
         found = text.split("\n")
         if len(found) == 1:
             unfinished.append(text)  # joined when it ends: a long line comes in many pieces
+            self._length[event.kind] += len(text)
+            if self._length[event.kind] > LONGEST_LINE:
+                blocks.append(self._part(event.kind))
             return blocks
         if unfinished:
             found[0] = "".join((*unfinished, found[0]))
             unfinished.clear()
         if last := found.pop():
             unfinished.append(last)
+        self._length[event.kind] = len(last)
         if "\r" in text or found[0].endswith("\r"):
             found = [line.removesuffix("\r") for line in found]
         blocks.append(LineBlock(event.kind.value, found))
         return blocks
+
+    def _part(self, kind: OutputKind) -> Iterable[Line]:
+        """What there is of an unfinished line, which goes on."""
+        text = "".join(self._unfinished[kind])
+        kept = "\r" if text.endswith("\r") else ""  # it may belong to the end
+        self._unfinished[kind] = [kept] if kept else []
+        self._length[kind] = len(kept)
+        return [Line(kind.value, text.removesuffix(kept), complete=False)]
 
     def end(self) -> Iterator[LineBlock]:
         """The unfinished lines: nothing more comes to them."""
@@ -76,5 +95,6 @@ class LineSplitter:
             unfinished.append(self._decoders[kind].decode(b"", final=True))
             text = "".join(unfinished)
             unfinished.clear()
+            self._length[kind] = 0
             if text:
                 yield LineBlock(kind.value, [text])
