@@ -1,4 +1,4 @@
-"""A tour in a few seconds: sandbox, shell session, REPL, approval, and a server that is killed.
+"""A tour in twenty lines: sandbox, shell session, REPL, approval, and a server that is killed.
 
 Every line is checked before it is printed, and the tour ends with an error at the first that does
 not hold.  ``make demo`` runs it; ``python examples/demo.py`` does the same where handrail is
@@ -59,7 +59,6 @@ def claim(held: object, text: str) -> None:
 
 def main() -> None:
     began = time.perf_counter()
-    print(f"{DIM}handrail {__version__}, a tour: each ✓ was checked just now{OFF}", flush=True)
     with tempfile.TemporaryDirectory(prefix="handrail-demo-") as directory:
         project = Path(directory, "project")
         for name in ("src", "release", "build"):
@@ -69,7 +68,8 @@ def main() -> None:
         asyncio.run(approval(project, sandbox))
         with Server(Path(directory, "state")) as server:
             crash(server, project, sandbox)
-    print(f"{DIM}{claims} of {claims} held, in {time.perf_counter() - began:.1f} s{OFF}")
+    took = f"{time.perf_counter() - began:.1f} s"
+    print(f"{DIM}handrail {__version__}: {claims} claims, each checked just now, in {took}{OFF}")
 
 
 def sandboxed(project: Path) -> bool:
@@ -137,9 +137,10 @@ async def approval(project: Path, sandbox: Sandbox) -> None:
     async with AgentShell(Workspace(project, sandbox=sandbox), approver=approver) as shell:
         os.write(typed, b"n it took an hour\n")
         reply = await shell.call("exec_command", {"cmd": "rm -rf build"})
-        question = os.read(screen, 1 << 16).decode() + "n it took an hour"
-        for line in question.strip().splitlines():
-            show(line.replace(str(project.parent), "…"))
+        command, _, reason, *choices = os.read(screen, 1 << 16).decode().strip().split("\n")
+        keys_on_offer = " ".join(line.strip()[:3] for line in choices[:-1])
+        show(f"{command.strip()}: {reason.strip()}")
+        show(f"{keys_on_offer} > n it took an hour")
         claim(
             build.exists() and "it took an hour" in reply.text,
             "nothing ran, and the model reads why",
@@ -206,10 +207,10 @@ def crash(server: Server, project: Path, sandbox: Sandbox) -> None:
             f" took over in {times[0]:.1f} s",
         )
         claim(
-            result.stdout == "".join(f"step {i}\n" for i in range(1, LINES + 1)),
-            f"all {LINES} lines of the build have arrived, each once and in order",
+            result.stdout == "".join(f"step {i}\n" for i in range(1, LINES + 1))
+            and result.exit_code == 3,
+            f"its {LINES} lines and its exit code, 3, have arrived, each once and in order",
         )
-        claim(result.exit_code == 3, "and so has its exit code, 3")
         claim(asked(repl, "n + 1", "42"), "the REPL was not restarted: it still knows n")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,31 @@ def test_a_picture_fetches_nothing_and_names_no_directory_of_its_maker(picture: 
     # Text has a space as &#160;, so a path is a run of other characters.
     paths = re.findall(r"(?<![\w.…:/])/(?:root|home|work|srv|Users)/[^<&]*", text)
     assert not paths
+
+
+def rows(picture: str) -> list[str]:
+    """The lines of text in a picture."""
+    found: dict[float, str] = {}
+    text = (HOME / "docs" / "pictures" / f"{picture}.svg").read_text()
+    for place, piece in re.findall(
+        r'<text class="[^"]*-r\d+" .*?y="([\d.]+)".*?>(.*?)</text>', text
+    ):
+        found[float(place)] = found.get(float(place), "") + html.unescape(piece)
+    return [found[place].replace("\xa0", " ").rstrip() for place in sorted(found)]
+
+
+def test_the_pictures_show_what_is_printed(tmp_path: Path) -> None:
+    """Those that are the same on every machine; a refusal and its reason elsewhere."""
+    printed = []
+    for row in rows("policy"):
+        if row.startswith("$ "):
+            env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+            command = ["sh", "-c", row[2:]]
+            done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+            printed += [row, *done.stdout.splitlines()]
+    assert rows("policy") == printed
+    assert any(row.startswith("handrail: refused by the sandbox: ") for row in rows("run"))
+    assert len(rows("demo")) == 1 + 20
 
 
 def test_there_are_pictures() -> None:

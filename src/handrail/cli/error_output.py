@@ -14,7 +14,6 @@ from typing import NoReturn, TypeGuard
 from handrail.cli.stdio import OutputFailed, say
 from handrail.errors import (
     ExecutorSpawnFailed,
-    ExecutorTransportFailed,
     HandrailError,
     SandboxUnavailable,
     UsageError,
@@ -55,18 +54,9 @@ def sentence(error: BaseException) -> str:
     """The sentence of an error: what failed, why, and what to do."""
     if _is_systems(error):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    if isinstance(error, ExecutorTransportFailed):
-        return f"{error}{_advice(error.detail)}"
     if isinstance(error, ExecutorSpawnFailed):
         return error.detail  # "failed to spawn" says no more
     return str(error)
-
-
-def _advice(detail: str) -> str:
-    """Advice for a server that cannot be reached; the executor knows of no options."""
-    if "cannot connect" in detail:
-        return "; is `handrail serve` running there, and is the address right?"
-    return ""
 
 
 def as_json(error: BaseException, code: int) -> str:

@@ -178,7 +178,10 @@ async def connect(
     except OSError as error:
         # Certificate errors are OSErrors too, and a retry does not help there.
         kind = TransportError if type(error).__module__ == "ssl" else ConnectionLost
-        raise kind(f"cannot connect to {authority}: {error.strerror or error}") from error
+        why = error.strerror or error
+        if kind is ConnectionLost and (error.errno or 0) > 0:
+            why = os.strerror(error.errno)  # without the address, which asyncio has put there
+        raise kind(f"cannot connect to {authority}: {why}") from error
     finally:
         if connection is None:
             handshake.abandon()

@@ -14,7 +14,7 @@ import pytest
 
 from handrail import AsyncWorkspace
 from handrail.errors import ConnectionLost, ExecutorTransportFailed, HandrailError, UsageError
-from handrail.executor.client.dial import dialer_for, ssh_dialer
+from handrail.executor.client.dial import dialer_for, ssh_dialer, transport_failed
 from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
 from handrail.transport.base import Transport
@@ -215,3 +215,11 @@ def test_scheme_that_is_not_known_is_said_before_its_token() -> None:
         dialer_for("http://x", token="t")
     with pytest.raises(UsageError, match="a token is for ws"):
         dialer_for("unix:/x", token="t")
+
+
+def test_what_to_do_is_said_when_nobody_answers() -> None:
+    refused = ConnectionLost("cannot connect to 127.0.0.1:1: Connection refused")
+    assert str(transport_failed("no session", refused)).endswith(
+        "Connection refused; is `handrail serve` running there, and is the address right?"
+    )
+    assert str(transport_failed("no session", ConnectionLost("it ended"))).endswith("it ended")

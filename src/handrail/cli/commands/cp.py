@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     """Copy; returns 1 when some files could not be copied and all others were."""
     far = [path for path in (*args.sources, args.destination) if path.startswith(":")]
     if not far:
-        args.parser.error("one of the paths is on the other machine and begins with :")
+        args.parser.error(
+            "one of the paths is on the other machine and begins with :, as in"
+            " `cp --at ssh://box a :b`"
+        )
     if args.at is None:
         args.parser.error("--at says on which machine the paths with : are")
     return options.to_end(_run(args))

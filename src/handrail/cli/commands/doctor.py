@@ -58,7 +58,7 @@ def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
     if holds:
         print("Commands can be sandboxed here.")
         if not all(finding.good for finding in findings):
-            print(f"What is marked `{optional}` is optional: it is not needed for that.")
+            print(f"What is marked `{optional}` is not needed for that.")
     else:
         stdio.say("Commands cannot be sandboxed here.")
 

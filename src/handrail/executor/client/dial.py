@@ -317,4 +317,7 @@ def transport_failed(text: str, error: BaseException) -> ExecutorTransportFailed
             f"{text}: {error}; give the server's token by --token-file or HANDRAIL_TOKEN, in Python"
             " by token="
         )
-    return ExecutorTransportFailed(f"{text}: {error}")
+    advice = ""
+    if "cannot connect" in str(error):
+        advice = "; is `handrail serve` running there, and is the address right?"
+    return ExecutorTransportFailed(f"{text}: {error}{advice}")
