@@ -52,6 +52,8 @@ class HostQuestions:
         """Ask the client; its answer goes to the child's network."""
         from handrail.network.managed.start import NetworkAnswer
 
+        if question.number in self._open:
+            return  # it came while the client resumed its session, which asks for all that is open
         if len(self._open) >= _MOST:
             _tell(child, question.number, NetworkAnswer(allow=False, reason="too_many"))
             return
