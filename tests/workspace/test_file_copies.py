@@ -295,6 +295,18 @@ def test_a_hostile_machine_writes_nowhere_else(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "outside") == []
 
 
+def test_a_downloaded_file_has_the_name_that_was_asked_for(
+    held_ws: Workspace, tmp_path: Path
+) -> None:
+    """A command makes the file a link: where it leads does not say what is written at home."""
+    held_ws.run("echo ours > .bashrc; ln -s .bashrc report.txt")
+    home = tmp_path / "home"
+    home.mkdir()
+    held_ws.files.download("report.txt", home)
+    assert os.listdir(home) == ["report.txt"]
+    assert (home / "report.txt").read_text() == "ours\n"
+
+
 def test_a_cut_connection_is_resumed(tmp_path: Path) -> None:
     """Connections are cut in the middle, again and again; each tree arrives whole."""
     source = tmp_path / "source"

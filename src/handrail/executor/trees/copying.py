@@ -135,13 +135,18 @@ async def _make_root(target: Side) -> bool:
 
 
 async def _single(source: Side, target: Side, root: TreeEntry) -> TreeEntry:
-    """One file as the only entry of its directory; it may get another name."""
+    """One file as the only entry of its directory; it may get another name.
+
+    In a directory it has the name that was asked for, also if that is a link: where a link leads
+    is for the other side to say, which could name the file ``.bashrc``.
+    """
+    asked = posixpath.basename(source.path)
     source.path = await source.files.canonical(source.path)
     source.path, name = posixpath.split(source.path)
     above, own = posixpath.split(target.path)
     try:
         if (await target.files.metadata(target.path)).is_directory:
-            above, own = target.path, name
+            above, own = target.path, asked
     except FilesError as error:
         if error.kind != "not_found":
             raise
