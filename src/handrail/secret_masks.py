@@ -2,16 +2,21 @@
 
 ``Masker`` replaces every value in a stream of bytes by ``[secret NAME]``, also one that is split
 between two pieces: the end of a piece that a value may begin with is kept for the next piece.
+Where bytes of the stream are missing (``cut``), what may be the rest of a value on either side is
+replaced too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from handrail.errors import UsageError
 from handrail.process.env_policy import bad_name
+
+#: The name of a stream.
+Stream = TypeVar("Stream")
 
 #: A shorter value is found in ordinary text by chance.
 LEAST_BYTES = 4
@@ -59,17 +64,24 @@ class Secrets:
         """The whole text with every value replaced by its name; never raises."""
         return self._pattern.sub(self._mark, data) if self._forms else data
 
-    def masked_part(self, data: bytes, start: int, end: int) -> bytes:
-        """A part of a text, where every value that is at least partly in it is replaced."""
+    def masked_part(self, data: bytes, start: int, end: int, *, cut: bool = False) -> bytes:
+        """A part of a text, where every value that is at least partly in it is replaced.
+
+        ``cut``: bytes are missing before the text.
+        """
         out: list[bytes] = []
         last = start
-        for found in self._pattern.finditer(data) if self._forms else ():
-            if found.end() <= start:
+        if cut and self._forms and (found := self._after_cut(data, last=True)):
+            mark, rest = found
+            out += [mark] if len(data) - len(rest) > start else []
+            last = start = max(start, len(data) - len(rest))
+        for value in self._pattern.finditer(data, start if cut else 0) if self._forms else ():
+            if value.end() <= start:
                 continue
-            if found.start() >= end:
+            if value.start() >= end:
                 break
-            out += data[last : max(last, found.start())], self._mark(found)
-            last = found.end()
+            out += data[last : max(last, value.start())], self._mark(value)
+            last = value.end()
         out.append(data[last : max(last, end)])
         return b"".join(out)
 
@@ -107,7 +119,7 @@ class Secrets:
         )
 
     def _mark(self, found: re.Match[bytes]) -> bytes:
-        return b"[secret %s]" % self._forms[found[0]].encode()
+        return _shown(self._forms[found[0]])
 
     def _split(self, data: bytes) -> tuple[bytes, bytes]:
         """What can be shown now, masked, and the end that more data may make a value of."""
@@ -122,6 +134,28 @@ class Secrets:
         keep = max(keep, last)
         return b"".join((*out, data[last:keep])), data[keep:]
 
+    def _before_cut(self, data: bytes) -> bytes:
+        """A part of a value whose rest is missing, masked; a few bytes may be anything."""
+        if len(data) < LEAST_BYTES:
+            return data
+        name = next((name for form, name in self._forms.items() if data in form), None)
+        return self.masked(data) if name is None else _shown(name)
+
+    def _after_cut(self, data: bytes, *, last: bool = False) -> tuple[bytes, bytes] | None:
+        """The mark for a value whose beginning is missing before ``data``, and what follows it.
+
+        None: more data may make it one, which does not come if this is the ``last``.
+        """
+        if not last and any(form.find(data, 0, len(form) - 1) >= 0 for form in self._forms):
+            return None
+        if self._pattern.match(data):
+            return b"", data
+        count, name = max(
+            (_begun(data[: len(form) - 1][::-1], form[::-1]), name)
+            for form, name in self._forms.items()
+        )
+        return (b"", data) if count < LEAST_BYTES else (_shown(name), data[count:])
+
 
 NO_SECRETS = Secrets({})
 
@@ -129,18 +163,38 @@ NO_SECRETS = Secrets({})
 class Masker:
     """Masks one stream."""
 
-    __slots__ = ("_kept", "_secrets")
+    __slots__ = ("_after_cut", "_kept", "_out", "_secrets")
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._kept = b""
+        self._after_cut = False
+        #: What can be shown and was not asked for yet.
+        self._out = b""
+
+    def cut(self) -> None:
+        """Bytes are missing behind what was fed: the next ones may be the rest of a value."""
+        if self._secrets:
+            self._out += self._secrets._before_cut(self._kept)  # noqa: SLF001 (of this module)
+            self._kept = b""
+            self._after_cut = True
 
     def feed(self, data: bytes) -> bytes:
         """What of the stream can be shown now; never raises."""
         if not self._secrets:
             return data
-        shown, self._kept = self._secrets._split(self._kept + data)  # noqa: SLF001 (of this module)
-        return shown
+        shown, self._out = self._out, b""
+        data = self._kept + data
+        if self._after_cut:
+            found = self._secrets._after_cut(data)  # noqa: SLF001 (of this module)
+            if found is None:
+                self._kept = data
+                return shown
+            self._after_cut = False
+            mark, data = found
+            shown += mark
+        more, self._kept = self._secrets._split(data)  # noqa: SLF001 (of this module)
+        return shown + more
 
     @property
     def holds(self) -> bool:
@@ -149,8 +203,64 @@ class Masker:
 
     def finish(self) -> bytes:
         """The rest, at the end of the stream; never raises."""
-        kept, self._kept = self._kept, b""
-        return self._secrets.masked(kept)
+        shown, kept = self._out, self._kept
+        self._out = self._kept = b""
+        if self._after_cut:
+            found = self._secrets._after_cut(kept, last=True)  # noqa: SLF001 (of this module)
+            self._after_cut = False
+            mark, kept = found or (b"", kept)
+            shown += mark
+        return shown + self._secrets.masked(kept)
+
+
+class StreamMasker(Generic[Stream]):
+    """Masks the streams of one process, of which bytes may be missing."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._streams: dict[Stream, Masker] = {}
+        self._cut = False
+
+    def feed(self, stream: Stream, data: bytes, omitted: int = 0) -> bytes:
+        """What of a stream can be shown now; ``omitted`` bytes, of any stream, are missing before
+        it."""
+        if omitted:
+            self.cut()
+        masker = self._streams.get(stream)
+        if masker is None:
+            masker = self._streams[stream] = Masker(self._secrets)
+            if self._cut:
+                masker.cut()
+        return masker.feed(data)
+
+    def cut(self) -> None:
+        """Bytes are missing behind what was fed."""
+        self._cut = True
+        for masker in self._streams.values():
+            masker.cut()
+
+    def part(self) -> Iterator[tuple[Stream, bytes]]:
+        """What is kept of each stream, where waiting for the rest of a value takes too long."""
+        self.cut()
+        for stream, masker in self._streams.items():
+            if rest := masker.feed(b""):
+                yield stream, rest
+
+    @property
+    def holds(self) -> bool:
+        """Whether the end of a stream so far may be the beginning of a value."""
+        return any(masker.holds for masker in self._streams.values())
+
+    def finish(self) -> Iterator[tuple[Stream, bytes]]:
+        """The rest of each stream that has any."""
+        for stream in self._streams:
+            if rest := self.finish_one(stream):
+                yield stream, rest
+
+    def finish_one(self, stream: Stream) -> bytes:
+        """The rest of a stream."""
+        masker = self._streams.get(stream)
+        return b"" if masker is None else masker.finish()
 
 
 def _checked(name: str, value: object) -> bytes:
@@ -177,6 +287,10 @@ def _checked(name: str, value: object) -> bytes:
     if problem:
         raise UsageError(f"the secret {name} {problem}")
     return data
+
+
+def _shown(name: str) -> bytes:
+    return b"[secret %s]" % name.encode()
 
 
 def _begun(data: bytes, form: bytes) -> int:

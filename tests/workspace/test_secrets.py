@@ -26,9 +26,11 @@ from handrail import (
     Workspace,
     run,
 )
-from handrail.secret_masks import LEAST_BYTES, Masker, Secrets
+from handrail.secret_masks import LEAST_BYTES, Masker, Secrets, StreamMasker
 from handrail.unified_exec.settings import Settings
+from handrail.workspace.sessions import shell
 from tests.cli.user import HANDRAIL
+from tests.support.eventually import eventually
 
 VALUE = "npm_4f9Qz-x1"
 MARK = "[secret NPM_TOKEN]"
@@ -62,6 +64,70 @@ def test_pieces_are_masked_as_the_whole_is(data: st.DataObject) -> None:
     shown += masker.finish()
     assert shown == secrets.masked(b"".join(pieces))
     assert not any(value.encode() in shown for value in values)
+
+
+def parts(text: str | bytes, value: str = VALUE) -> set[str]:
+    """The parts of a value in a text, as long as one that is masked."""
+    text = text if isinstance(text, str) else text.decode()
+    found = (value[at : at + LEAST_BYTES] for at in range(len(value) - LEAST_BYTES + 1))
+    return {part for part in found if part in text}
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_parts_on_both_sides_of_missing_bytes_are_masked(size: int) -> None:
+    """Wherever the stream is cut, and in pieces of whatever size it comes."""
+    whole = f"before {VALUE} between {VALUE}{VALUE} after".encode()
+    for first in range(len(whole)):
+        for last in range(first, len(whole) + 1):
+            masker, shown = Masker(Secrets(SECRETS)), b""
+            for part in (whole[:first], whole[last:]):
+                for at in range(0, len(part), size):
+                    shown += masker.feed(part[at : at + size])
+                if part is not whole[last:]:
+                    masker.cut()
+            shown += masker.finish()
+            assert not parts(shown.replace(MARK.encode(), b"")), (first, last, shown)
+
+
+def test_what_is_no_part_of_a_value_is_shown_behind_missing_bytes() -> None:
+    masker = StreamMasker[str](Secrets(SECRETS))
+    assert masker.feed("out", b"plain\n", omitted=9) == b"plain\n"
+    assert masker.feed("err", b"Qz-x1, not yet ") == f"{MARK}, not yet ".encode()
+    assert masker.feed("out", b"np") == b""
+    assert masker.feed("out", b"x1", omitted=9) == b"npx1"
+    assert masker.feed("out", b"4f", omitted=9) == b""  # its rest may follow
+    assert list(masker.finish()) == [("out", b"4f")]
+
+
+def test_no_part_is_shown_to_a_reader_that_comes_late(tmp_path: Path) -> None:
+    """Only the end of the output is kept, and it begins in the middle of a value."""
+    script = "yes \"$NPM_TOKEN\" | head -n 9000 | tr -d '\\n'"
+    with Workspace(tmp_path, secrets=SECRETS, sandbox="off", keep_output=10_001) as ws:
+        for read in ("follow", "lines", "result"):
+            process = ws.start(["sh", "-c", script])
+            process.wait()
+            if read == "result":
+                text = process.result().stdout
+            else:
+                text = "".join(getattr(one, "text", "") for one in getattr(process, read)())
+            assert 0 < text.count(MARK) < 9000, read
+            assert not parts(text.replace(MARK, "")), read
+
+
+def test_no_part_is_shown_of_what_a_shell_wrote_between_two_calls(tmp_path: Path) -> None:
+    """More than is kept of a background job: the cut goes through values."""
+    count = 2 * shell._BETWEEN // len(VALUE)
+    flood = f"yes \"$NPM_TOKEN\" | head -n {count} | tr -d '\\n'; : > flooded"
+    with Workspace(tmp_path, secrets=SECRETS, sandbox="off") as ws, ws.shell() as session:
+        session.run(f"({flood}) & :")
+        eventually((tmp_path / "flooded").exists)
+        heard: list[str] = []
+        result = session.run("echo now", on_output=lambda output: heard.append(output.text))
+        while "now" not in result.stdout:
+            result = session.run("echo now")
+        assert result.omitted
+        assert not parts(result.stdout.replace(MARK, ""))
+        assert not parts("".join(heard).replace(MARK, ""))
 
 
 def test_the_longer_of_two_that_begin_alike() -> None:

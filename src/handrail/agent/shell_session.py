@@ -21,7 +21,7 @@ from handrail.orchestrator.run import Orchestrator
 from handrail.policy.program_files import forbidden_whole
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
-from handrail.secret_masks import NO_SECRETS, Masker, Secrets
+from handrail.secret_masks import NO_SECRETS, Secrets, StreamMasker
 from handrail.unified_exec.gate import ExecCall, Started
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
@@ -45,7 +45,7 @@ class SessionCommand(BufferedSession):
     def __init__(self, process_id: str, shell: AsyncShell, script: bytes, hidden: Secrets) -> None:
         super().__init__(process_id)
         self._shell = shell
-        self._maskers = {kind: Masker(hidden) for kind in OutputKind}
+        self._masker: StreamMasker[OutputKind] = StreamMasker(hidden)
         self._seq = 0
         self._refused: tuple[dict[str, object], ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run(script))
@@ -61,14 +61,14 @@ class SessionCommand(BufferedSession):
             self._heard(Output("stderr", f"{error}\n".encode(), "", 0))
             ended = ExitInfo(ExitKind.LOST, None)
         finally:
-            for kind, masker in self._maskers.items():
-                self._add(kind, masker.finish())
+            for kind, rest in self._masker.finish():
+                self._add(kind, rest)
             self._exit = ended
             self._history.end()
 
     def _heard(self, output: Output) -> None:
         self._seq, kind = output.seq, OutputKind(output.stream)
-        self._add(kind, self._maskers[kind].feed(output.data))
+        self._add(kind, self._masker.feed(kind, output.data, output.omitted))
 
     def _add(self, kind: OutputKind, data: bytes) -> None:
         if data:

@@ -22,7 +22,7 @@ from handrail.executor.base import (
 )
 from handrail.network.managed.start import NetworkRequest
 from handrail.process.exit_status import ExitInfo
-from handrail.secret_masks import Masker, Secrets
+from handrail.secret_masks import Secrets, StreamMasker
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.executor_features import check_limits
 
@@ -138,12 +138,11 @@ class _MaskedOutput:
         self._plain.close()
 
     async def _masked(self, secrets: Secrets) -> AsyncGenerator[OutputEvent]:
-        maskers = {kind: Masker(secrets) for kind in OutputKind}
+        masker: StreamMasker[OutputKind] = StreamMasker(secrets)
         last = 0
         async for event in self._plain:
-            last, data = event.seq, maskers[event.kind].feed(event.data)
+            last, data = event.seq, masker.feed(event.kind, event.data, event.omitted)
             if data or event.omitted:
                 yield OutputEvent(event.kind, data, last, event.omitted)
-        for kind, masker in maskers.items():
-            if rest := masker.finish():
-                yield OutputEvent(kind, rest, last)
+        for kind, rest in masker.finish():
+            yield OutputEvent(kind, rest, last)

@@ -146,7 +146,7 @@ async def write_event(writer: Writer, event: Output, *, as_json: bool) -> None:
         return
     if event.omitted:
         await writer.write(2, no_longer_kept(event.omitted))
-    await writer.write(1 if event.stream == "stdout" else 2, event.data)
+    await writer.write(1 if event.stream == "stdout" else 2, event.data, event.omitted)
 
 
 def no_longer_kept(size: int) -> bytes:

@@ -12,29 +12,35 @@ import select
 import threading
 
 from handrail.cli.stdio import OutputFailed
-from handrail.secret_masks import NO_SECRETS, Masker, Secrets
+from handrail.secret_masks import NO_SECRETS, Secrets, StreamMasker
 
 
 class Writer:
     """Both streams, one write after the other; secrets are masked in them."""
 
     def __init__(self, secrets: Secrets = NO_SECRETS) -> None:
-        self._maskers = {1: Masker(secrets), 2: Masker(secrets)}
+        self._masker: StreamMasker[int] = StreamMasker(secrets)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[tuple[int, bytes, asyncio.Future[None]]] = (
             queue.SimpleQueue()
         )
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
-    async def write(self, fd: int, data: bytes) -> None:
-        """Return when it was written, but for what may become a secret; raises OutputFailed."""
-        await self._write(fd, self._maskers[fd].feed(data))
+    async def write(self, fd: int, data: bytes, omitted: int = 0) -> None:
+        """Return when it was written, but for what may become a secret; raises OutputFailed.
+
+        ``omitted`` bytes before it are missing, of either stream.
+        """
+        await self._write(fd, self._masker.feed(fd, data, omitted))
+
+    def cut(self) -> None:
+        """What is written next does not follow what was written."""
+        self._masker.cut()
 
     async def finish(self) -> None:
         """Write what may have become a secret and has not; raises OutputFailed."""
-        for fd, masker in self._maskers.items():
-            if rest := masker.finish():
-                await self._write(fd, rest)
+        for fd, rest in self._masker.finish():
+            await self._write(fd, rest)
 
     async def _write(self, fd: int, data: bytes) -> None:
         done: asyncio.Future[None] = self._loop.create_future()

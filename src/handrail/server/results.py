@@ -22,7 +22,7 @@ from handrail.process.output.output_log import RETENTION_BYTES, Chunk
 from handrail.results import store
 from handrail.results.record import Record, stored_size
 from handrail.results.store import About, Exit, ResultFile
-from handrail.secret_masks import Masker, Secrets
+from handrail.secret_masks import Secrets, StreamMasker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -153,7 +153,7 @@ class _Storing:
         self._results = results
         self._child = child
         self._secrets = _secrets(child)
-        self._maskers: dict[int, Masker] = {}
+        self._masker: StreamMasker[int] = StreamMasker(self._secrets)
         #: Masked output that is not written: a secret may have begun at its end.
         self._held: list[Record] = []
         self._last = 0  # everything up to this number is written
@@ -249,8 +249,7 @@ class _Storing:
         for chunk in chunks:
             data = self._child.output.read_chunk(chunk)
             if self._secrets:
-                masker = self._maskers.setdefault(chunk.stream, Masker(self._secrets))
-                data = masker.feed(data)
+                data = self._masker.feed(chunk.stream, data, lost)
             self._held.append(
                 Record(chunk.seq, chunk.seq, chunk.size, lost, now, chunk.stream, data)
             )
@@ -261,17 +260,16 @@ class _Storing:
         """Whether what is held can be written: no secret has begun, or it has waited too long."""
         if not self._held:
             return False
-        if any(masker.holds for masker in self._maskers.values()):
+        if self._masker.holds:
             if sum(record.size for record in self._held) < _MOST_HELD:
                 return False
-            self._end_masks()
+            self._hold(self._masker.part())
         return True
 
-    def _end_masks(self) -> None:
+    def _hold(self, rest: Iterable[tuple[int, bytes]]) -> None:
+        """Add what maskers have kept."""
         last, now = self._held[-1].first if self._held else self._last, time.time()
-        for stream, masker in self._maskers.items():
-            if rest := masker.finish():
-                self._held.append(Record(last, last, 0, 0, now, stream, rest))
+        self._held += [Record(last, last, 0, 0, now, stream, data) for stream, data in rest]
 
     async def _write(self) -> None:
         """Write what is held, in one piece."""
@@ -296,11 +294,11 @@ class _Storing:
         child, file = self._child, self._file
         assert file is not None  # noqa: S101 (opened before)
         output = child.output
-        if not self._full and (self._held or any(m.holds for m in self._maskers.values())):
-            self._end_masks()
+        if not self._full and (self._held or self._masker.holds):
+            self._hold(self._masker.finish())
             await self._write()
         if self._full:
-            self._held, self._maskers = [], {}
+            self._held, self._masker = [], StreamMasker(self._secrets)
             chunks = output.log.read(self._last, None).chunks
             room = self._results.bounds.each - self._stored
             first = len(chunks)
@@ -309,7 +307,7 @@ class _Storing:
             if chunks := chunks[first:]:
                 before = output.log.bytes_through(chunks[0].seq) - chunks[0].size
                 self._mask(chunks, before - file.seen)
-                self._end_masks()
+                self._hold(self._masker.finish())
                 last = self._held[-1].first
                 tail = [record._replace(last=last) for record in self._held]
                 await self._results.in_thread(file.write, tail)

@@ -24,7 +24,7 @@ from handrail.executor.output.buffer import KEEP_OUTPUT, Follower
 from handrail.executor.timeout import exit_or_end
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
-from handrail.secret_masks import NO_SECRETS, Masker, Secrets
+from handrail.secret_masks import NO_SECRETS, Secrets, StreamMasker
 from handrail.workspace.arguments import seconds
 from handrail.workspace.output.collector import OutputCollector
 from handrail.workspace.refused_hosts import HostsTold, RefusedHosts
@@ -164,22 +164,20 @@ class ProcessFollower:
     async def outputs(self) -> AsyncGenerator[list[Output]]:
         """All output from the first retained byte on, decoded, and secrets masked in its text."""
         decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
-        maskers = {kind: Masker(self.secrets) for kind in OutputKind}
+        masker: StreamMasker[OutputKind] = StreamMasker(self.secrets)
         last = 0
         async with aclosing(self._pieces()) as blocks:
             async for block in blocks:
                 last = block[-1].seq
-                shown = (decoders[e.kind].decode(maskers[e.kind].feed(e.data)) for e in block)
+                masked = ((e.kind, masker.feed(e.kind, e.data, e.omitted)) for e in block)
+                shown = (decoders[kind].decode(data) for kind, data in masked)
                 yield [
                     Output(e.kind.value, e.data, text, e.seq, e.omitted)
                     for e, text in zip(block, shown, strict=True)
                 ]
-        rest = {kind: masker.finish() for kind, masker in maskers.items()}
-        if any(rest.values()):
+        if rest := list(masker.finish()):
             yield [
-                Output(kind.value, b"", decoders[kind].decode(data), last)
-                for kind, data in rest.items()
-                if data
+                Output(kind.value, b"", decoders[kind].decode(data), last) for kind, data in rest
             ]
 
     async def lines(self) -> AsyncGenerator[Iterable[Line]]:
@@ -187,16 +185,16 @@ class ProcessFollower:
         from handrail.workspace.output.lines import LineSplitter
 
         splitter = LineSplitter()
-        maskers = {kind: Masker(self.secrets) for kind in OutputKind}
+        masker: StreamMasker[OutputKind] = StreamMasker(self.secrets)
         async with aclosing(self._pieces()) as blocks:
             async for block in blocks:
                 if self.secrets:
-                    block = [replace(e, data=maskers[e.kind].feed(e.data)) for e in block]
+                    block = [replace(e, data=masker.feed(e.kind, e.data, e.omitted)) for e in block]
                 found = [lines for event in block for lines in splitter.add(event)]
                 if found:
                     yield chain.from_iterable(found)
-        for kind, masker in maskers.items():
-            yield chain.from_iterable(splitter.add(OutputEvent(kind, masker.finish(), 0)))
+        for kind, rest in masker.finish():
+            yield chain.from_iterable(splitter.add(OutputEvent(kind, rest, 0)))
         yield chain.from_iterable(splitter.end())
 
     async def result(self, timeout: float | None, text: bool) -> Result[Any]:

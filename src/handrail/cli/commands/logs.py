@@ -118,6 +118,8 @@ class _Printer:
         """Print the last lines; what follows is printed as it comes."""
         from dataclasses import replace
 
+        from handrail.secret_masks import Masker
+
         tail, self._tail = self._tail, None
         if tail is None:
             return
@@ -133,6 +135,10 @@ class _Printer:
                 rest = b"\n".join(parts[gone:])
                 if tail == 0 or not rest:
                     continue
-                text = self._secrets.masked(rest).decode("utf-8", "replace")
+                masker = Masker(self._secrets)
+                masker.cut()  # within a value of several lines, perhaps
+                # A value that begins at its end is in the text of the next event.
+                text = masker.feed(rest).decode("utf-8", "replace")
                 event = replace(event, data=rest, text=text, omitted=0)
+                self._writer.cut()
             await options.write_event(self._writer, event, as_json=self._json)

@@ -36,11 +36,18 @@ class OutputCollector:
         events = session.subscribe_output(paced=True)
         try:
             async for event in events:
-                self._missed += event.omitted
+                if event.omitted:
+                    self._lost(event.omitted)
                 stream = self.stdout if event.kind is OutputKind.STDOUT else self.stderr
                 stream.add(event.data)
         finally:
             events.close()
+
+    def _lost(self, size: int) -> None:
+        """Bytes are missing, as a rule before the first: the process waits for this reader."""
+        self._missed += size
+        for stream in (self.stdout, self.stderr):
+            stream.begins_cut = stream.begins_cut or not stream.total
 
     @property
     def omitted(self) -> int:

@@ -22,13 +22,18 @@ END_BYTES = 16 * 1024
 class KeptOutput:
     """The first and the last half of ``limit`` bytes of output; None: all of it."""
 
-    __slots__ = ("_fd", "_head", "_margin", "_spills", "_tail", "_tailed", "limit", "missed")
+    __slots__ = (
+        *("_fd", "_head", "_margin", "_spills", "_tail", "_tailed"),
+        *("begins_cut", "limit", "missed"),
+    )
 
     def __init__(self, limit: int | None, secrets: Secrets | None = None) -> None:
         """``secrets``: those that ``shown`` is to mask."""
         self.limit = limit
         #: Bytes that were lost on their way here.
         self.missed = 0
+        #: Whether bytes are missing before the first one.
+        self.begins_cut = False
         self._margin = 0 if limit is None or secrets is None else max(secrets.longest - 1, 0)
         self._head = _Region(self._head_cap + self._margin)
         self._tail = _Region(self._tail_cap + self._margin)
@@ -108,23 +113,25 @@ class KeptOutput:
     def end(self, secrets: Secrets, count: int = END_BYTES) -> bytes:
         """The newest bytes of what is kept, with every secret masked."""
         wanted = count + max(secrets.longest - 1, 0)
-        last = self._tail.last(min(wanted, self._tailed, self._tail_cap))
+        last = self._tail.last(min(wanted, self._tailed))
         if not self._cut and len(last) < wanted:
             headed = min(self._head.end, self._head_cap)
             missing = min(wanted - len(last), headed)
             last = self._head.read(headed - missing, missing) + last
-        return secrets.masked(last)[-count:]
+            return secrets.masked_part(last, 0, len(last), cut=self.begins_cut)[-count:]
+        unseen = max(0, len(last) - self._tail_cap)
+        return secrets.masked_part(last, unseen, len(last))[-count:]
 
     def shown(self, secrets: Secrets) -> bytes:
         """All that is kept, with every secret masked, also one that the cut has divided."""
         if not self._cut or not secrets:
-            return secrets.masked(self.take())
+            data = self.take()
+            return secrets.masked_part(data, 0, len(data), cut=self.begins_cut)
         head = self._head.read(0, self._head.size)
         tail = self._tail.last(self._tail.size)
         before = len(tail) - min(self._tailed, self._tail_cap)
-        return secrets.masked_part(head, 0, self._head_cap) + secrets.masked_part(
-            tail, before, len(tail)
-        )
+        shown = secrets.masked_part(head, 0, self._head_cap, cut=self.begins_cut)
+        return shown + secrets.masked_part(tail, before, len(tail))
 
 
 class _Region:

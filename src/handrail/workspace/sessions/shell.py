@@ -22,7 +22,7 @@ from handrail.errors import (
 )
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
-from handrail.secret_masks import Masker, Secrets
+from handrail.secret_masks import Secrets, StreamMasker
 from handrail.workspace.arguments import check_callable, seconds, to_bytes
 from handrail.workspace.output.kept_output import KeptOutput
 from handrail.workspace.process import (
@@ -233,7 +233,7 @@ class _Call:
         self.kept = kept
         self.hidden = hidden
         self._listener = listener
-        self._maskers = {name: Masker(hidden) for name in kept}
+        self._masker: StreamMasker[str] = StreamMasker(hidden)
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in kept}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -254,11 +254,15 @@ class _Call:
     def tell(self, name: str, data: bytes, seq: int) -> None:
         """Call the listener; what it raises, the call raises."""
         if self._listener is not None and name in self.open:
-            self._show(name, data, self._maskers[name].feed(data), seq)
+            self._show(name, data, self._masker.feed(name, data), seq)
+
+    def lost(self) -> None:
+        """Bytes are missing before what comes next."""
+        self._masker.cut()
 
     def tell_rest(self, name: str, seq: int) -> None:
         """The stream is over: tell the text that might have become a secret."""
-        if rest := self._maskers[name].finish():
+        if rest := self._masker.finish_one(name):
             self._show(name, b"", rest, seq)
 
     def _show(self, name: str, data: bytes, shown: bytes, seq: int) -> None:
@@ -300,7 +304,8 @@ class _Life:
         before, self._kept = self._kept, _kept(max_output, self.hidden)
         call = self._call = _Call(secrets.token_hex(16), self._kept, self.hidden, listener)
         for name, kept in before.items():
-            if earlier := kept.take():
+            # As text where bytes are missing: a part of a secret would not be known any more.
+            if earlier := kept.shown(self.hidden) if kept.omitted else kept.take():
                 call.tell(name, earlier, self._seq)
                 self._kept[name].add(earlier)
             call.missed += kept.omitted
@@ -377,7 +382,7 @@ class _Life:
             call.tell_rest(name, self._seq)
             call.open.discard(name)
             # Whatever follows on this stream is a background job's.
-            self._kept = {**self._kept, name: KeptOutput(_BETWEEN)}
+            self._kept = {**self._kept, name: KeptOutput(_BETWEEN, self.hidden)}
             if not call.open:
                 self._over(call)
 
@@ -392,6 +397,8 @@ class _Life:
             if isinstance(event, Output):
                 self._seq = event.seq
                 self._kept[event.stream].missed += event.omitted
+                if event.omitted and self._call is not None:
+                    self._call.lost()
                 self._streams[event.stream].feed(event.data)
 
     async def _watch(self) -> None:
