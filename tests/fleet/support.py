@@ -64,6 +64,8 @@ class Swallower:
         self._target = (host, port)
         self._flows = asyncio.Event()
         self._flows.set()
+        #: Something was swallowed, or is held back.
+        self.holds = asyncio.Event()
         self._refuses = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +88,10 @@ class Swallower:
 
     def swallow(self) -> None:
         self._flows.clear()
+
+    def deliver(self) -> None:
+        """Pass on what was held back, late, and everything from now on."""
+        self._flows.set()
 
     def refuse(self) -> None:
         """End all connections, and those to come."""
@@ -115,6 +121,8 @@ class Swallower:
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65536):
+                if not self._flows.is_set():
+                    self.holds.set()
                 await self._flows.wait()
                 target.write(data)
         finally:

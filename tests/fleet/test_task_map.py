@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from handrail.fleet import (
 )
 from handrail.fleet.synchronous import SyncFleetWorkspace
 from tests.fleet.support import PLAIN, Swallower, fleet_of, host, hosts, until
+from tests.support.eventually import LIMIT
 
 
 async def test_every_task_has_a_fresh_workspace_and_outcomes_come_as_asked(tmp_path: Path) -> None:
@@ -95,6 +97,39 @@ async def test_a_slow_reader_stops_the_pulling_and_leaving_ends_what_runs(tmp_pa
                 return not await fleet.workspaces()
 
             await until(none)
+
+
+@pytest.mark.fault
+async def test_a_workspace_that_is_made_late_does_not_outlive_its_map(tmp_path: Path) -> None:
+    """Its release, on the control line, is quicker than its making."""
+    async with hosts(tmp_path, 1) as servers:
+        (server,) = servers
+        async with Swallower(int(server.url.rpartition(":")[2])) as line:
+            direct = iter([server.url])  # for the control line
+            async with fleet_of(servers, via=lambda _: next(direct, line.url)) as fleet:
+
+                async def work(space: Any, number: int) -> int:
+                    if number:
+                        line.swallow()
+                    return number
+
+                async def released() -> bool:
+                    name = 'handrail_requests_total{method="workspace/release",result="success"}'
+                    return (await asyncio.to_thread(server.metrics)).get(name, 0.0) >= 2
+
+                outcomes = fleet.map(work, count(), concurrency=1, **PLAIN)
+                for number in range(2):
+                    assert (await anext(outcomes)).value == number
+                await asyncio.wait_for(line.holds.wait(), LIMIT)  # that of task 2 is asked for
+                leaving = asyncio.ensure_future(outcomes.aclose())
+                await until(released)  # that of task 1, and that of task 2, which is not yet made
+                line.deliver()
+                await leaving
+
+                async def none() -> bool:
+                    return not await fleet.workspaces()
+
+                await until(none)
 
 
 async def test_a_task_beyond_its_time_fails(tmp_path: Path) -> None:

@@ -281,10 +281,13 @@ class Placing:
                 raw = await self._create(line, name, wish)
         except BaseException as error:
             node.count(wish.amounts, -1)
+            if sent and line is not None and not isinstance(error, RpcError):
+                # Behind its making, which may be late; and on the other line, if this one is gone.
+                params = {"workspaceId": name, "owner": node.settings.owner}
+                line.mention("workspace/release", params)
+                _later(node.release(name))
             if own is not None:
                 await own.leave()
-            if sent and not isinstance(error, RpcError):
-                _later(node.release(name))
             if isinstance(error, RpcError):
                 raise _refusal(error, node) from error
             raise
