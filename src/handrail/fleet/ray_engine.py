@@ -51,6 +51,8 @@ _CALL_SECONDS = 60.0
 _DOWN_SECONDS = 90.0
 _TOKEN_SECONDS = 3600.0
 _RETRY_SECONDS = 0.3
+#: How long a cluster may take to accept a connection.
+_REACH_SECONDS = 10.0
 _NEVER = "nothing"
 
 #: Drivers of this process that use the connection to Ray that one of them has made.
@@ -67,6 +69,7 @@ def _connect(where: str) -> None:
             _check_cluster(where)
         else:
             address = where if where.startswith("ray://") else where.removeprefix("ray:")
+            _check_reach(where)
             try:
                 ray.init(
                     address=address or "auto",
@@ -78,6 +81,17 @@ def _connect(where: str) -> None:
                 raise FleetError(f"no Ray cluster at {where}: {error}") from None
             _made = True
         _users += 1
+
+
+def _check_reach(where: str) -> None:
+    """Raise FleetError when nothing accepts connections there: Ray would try for minutes."""
+    host, _, port = where.removeprefix("ray:").removeprefix("//").rpartition(":")
+    if not port.isdigit():
+        return  # auto, or what Ray refuses itself
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise FleetError(f"no Ray cluster at {where}: {error}") from None
 
 
 def _check_cluster(where: str) -> None:

@@ -45,6 +45,13 @@ def test_a_workspace_that_was_left_is_listed_and_swept(where: list[str]) -> None
     assert cli("ls", *where, "--json").stdout == ""
 
 
+def test_an_address_without_a_cluster_is_told_at_once() -> None:
+    for where in ("ray:127.0.0.1:1", "ray://127.0.0.1:1"):
+        done = cli("status", "--on", where, "--name", "x")
+        assert done.returncode == 125
+        assert f"no Ray cluster at {where}: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
