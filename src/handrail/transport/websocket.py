@@ -179,7 +179,7 @@ async def connect(
         # Certificate errors are OSErrors too, and a retry does not help there.
         kind = TransportError if type(error).__module__ == "ssl" else ConnectionLost
         why = error.strerror or error
-        if kind is ConnectionLost and (error.errno or 0) > 0:
+        if kind is ConnectionLost and error.errno is not None and error.errno > 0:
             why = os.strerror(error.errno)  # without the address, which asyncio has put there
         raise kind(f"cannot connect to {authority}: {why}") from error
     finally:

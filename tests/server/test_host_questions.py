@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from handrail.network.managed.start import NetworkQuestion
-from handrail.server.policy_questions import PolicyQuestions
+from handrail.server.host_questions import PolicyQuestions
 from tests.support.coroutines import run
 
 
