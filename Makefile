@@ -15,7 +15,7 @@ demo-fleet:
 
 test: setup
 	@scripts/setup test
-	@.venv/bin/python -m pytest -q -n 3 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
+	@.venv/bin/python -m pytest -q -n 4 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
 
 # What starts no server, keeper or sandbox: done in seconds.
 quick: setup
