@@ -154,7 +154,7 @@ async def check_server(args: argparse.Namespace) -> None:
 async def is_gone(
     args: argparse.Namespace, record: DetachedRecord, *, everywhere: bool
 ) -> str | None:
-    """Why nothing but stored results can come of a workspace any more; None: something may.
+    """The reason why only stored results are left of a workspace; None: it may still be running.
 
     ``everywhere``: a server on another machine that does not answer is taken for gone, too.
     """

@@ -176,7 +176,7 @@ class Registrar:
     # --- supervisors ---------------------------------------------------------------------------
 
     async def heard(self, share_id: str, report: dict[str, Any]) -> bool:
-        """A supervisor tells of its share; False: it is to end, for the share is not wanted."""
+        """Take the report of a supervisor; False: its share is not wanted, and it has to end."""
         await self._known.wait()
         share = self._members.shares.get(share_id)
         if share is None or share.state in ENDED or self._stopping:

@@ -99,7 +99,7 @@ class WorkspaceGone(FleetError, ExecutorTransportFailed):
     prefix = ""
 
     def again(self, before: str = "") -> ExecutorTransportFailed:
-        """The same, for one more caller."""
+        """A copy of the error for one more caller."""
         return WorkspaceGone(self.detail)
 
 
@@ -113,7 +113,7 @@ class _NodeError(FleetError, ExecutorTransportFailed):
         self.why = why
 
     def again(self, before: str = "") -> ExecutorTransportFailed:
-        """The same, for one more caller."""
+        """A copy of the error for one more caller."""
         return type(self)(self.node, self.why)
 
     def __reduce__(self) -> tuple[Any, ...]:

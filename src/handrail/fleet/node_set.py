@@ -37,7 +37,7 @@ class NodeSet:
         self.on_change: Callable[[], None] = lambda: None
 
     def told(self, members: list[Member]) -> None:
-        """The engine tells of its members."""
+        """Take the members that the engine reports."""
         for member in members:
             node = self.by_id.get(member.id)
             if node is None:

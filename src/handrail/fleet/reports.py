@@ -1,4 +1,4 @@
-"""What a fleet tells of itself: its nodes, its workspaces, the outcomes of tasks.  Pure."""
+"""Reports of a fleet: its nodes, its workspaces, the outcomes of tasks.  Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ PROTOCOLS = {
 
 
 class RuleError(PolicyError):
-    """A rule that makes no sense; the sentence says why."""
+    """A rule that cannot be used; the sentence says why."""
 
 
 def prefix_rules(

@@ -236,7 +236,7 @@ class Preparation:
         self._key = key
 
     async def in_thread(self, pool: FilePool) -> None:
-        """Make and hold it; raises SandboxUnavailable, FilesError when no thread is to be had."""
+        """Make and hold the network; raises SandboxUnavailable and FilesError (no free thread)."""
         made = await pool.run(
             LoopbackNetwork.make, deadline=_MAKE_SECONDS, discard=LoopbackNetwork.close
         )

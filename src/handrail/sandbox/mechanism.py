@@ -69,7 +69,7 @@ class Preparation:
             self.seconds = time.monotonic() - began
 
     async def in_thread(self, pool: FilePool) -> None:
-        """Make and install it; raises Refused, and FilesError when no thread is to be had."""
+        """Make the plan and install it; raises Refused, and FilesError when no thread is free."""
         self.install(await pool.run(self.look, deadline=_LOOK_SECONDS, discard=self.discard))
 
     def install(self, plan: Plan | None) -> None:

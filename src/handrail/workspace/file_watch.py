@@ -94,7 +94,7 @@ class AsyncFileWatch(NamesChecked):
         self._ended = happened.ended
 
     async def _renew(self) -> None:
-        """The watch went with its connection: lay another and tell of the gap."""
+        """Watch again after the connection was lost, and report the gap."""
         self._changes.append(FileChange("gap"))
         try:
             self._watch = await self._again()

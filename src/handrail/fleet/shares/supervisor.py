@@ -1,4 +1,4 @@
-"""Supervises the server of one share: starts it, restarts it, touches its stamp, tells of it.
+"""Supervises the server of one share: starts it, restarts it, touches its stamp, reports it.
 
 The server outlives this, so a supervisor that begins anew finds it running.
 """

@@ -18,7 +18,7 @@ _MEMBER = re.compile(r"\{([^{}\s]+)\}")
 
 
 class TasksRefused(UsageError):
-    """A run of this file of tasks makes no sense, and nothing was run."""
+    """The file of tasks cannot be run as asked for, and nothing was run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads records of the ring by msgspec, which the porter that writes them has not got."""
+"""Decodes records of the ring by msgspec; the porter writes them without it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
 
 
 async def planned(pool: FilePool, preparation: Preparation | loopback.Preparation) -> None:
-    """Do it; raises RpcError -32602, and FilesError when no thread is to be had."""
+    """Do the prepared work; raises RpcError -32602, and FilesError when no thread is free."""
     try:
         await preparation.in_thread(pool)
     except SandboxError as error:
