@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -94,14 +93,10 @@ async def ssh(base: Path) -> AsyncIterator[Executor]:
 
 @asynccontextmanager
 async def sshd_with_server(base: Path) -> AsyncIterator[Way]:
-    """An sshd, and the server that the first connection would start otherwise."""
+    """An sshd, and the server that the first connection starts."""
     async with sshd(base) as way:
-        proxy = await asyncio.create_subprocess_exec(
-            *shlex.split(way.proxy),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        assert await proxy.wait() == 0
+        async with dialled(way):
+            pass
         yield way
 
 
