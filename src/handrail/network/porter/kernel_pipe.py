@@ -47,7 +47,7 @@ class KernelPipe:
             self.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, "the pipe has lost bytes") from None
         except BaseException:
-            self.close()  # what is in it belongs to nobody else
+            self.close()  # what is in it belongs to this relay alone
             raise
 
     def _send(self, reading: int, target: int, left: int) -> bytes:
