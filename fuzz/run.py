@@ -78,7 +78,9 @@ def fuzz(target: Target, corpus: list[bytes], seconds: float, seed: int, found: 
             signal.setitimer(signal.ITIMER_REAL, target.patience)
             try:
                 target.run(data)
+                signal.setitimer(signal.ITIMER_REAL, 0)  # the time of the next input is not its own
             except (Exception, TooSlow) as e:  # noqa: BLE001 - whatever gets out is a finding
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 found.add(data, e)
             executions += 1
     finally:

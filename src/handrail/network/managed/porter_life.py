@@ -84,18 +84,19 @@ class PorterLife:
         self._starting: asyncio.Task[None] | None = None
         self._starts: deque[float] = deque()
         self._idle: asyncio.TimerHandle | None = None
+        #: When the last process was started, or the last one ended.
+        self._used = 0.0
         #: Open questions: whose, and since when.
         self._questions: dict[int, tuple[ManagedProcess, float]] = {}
         self._parked = False
+        self._noted: tuple[ManagedStart, str] | None = None
         self._log: NetworkLog | None = None
 
     # --- processes ---------------------------------------------------------------------------
 
     def start(self, start: ManagedStart) -> ManagedProcess:
         """The network of a process that is about to start; the porter is started beside it."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._used = self.loop.time()
         self._ensure()
         return ManagedProcess(self, start)
 
@@ -104,6 +105,12 @@ class PorterLife:
         process = ManagedProcess(self, managed_start.from_text(text), held)
         process.begin(number)
         return process
+
+    def note_of(self, start: ManagedStart) -> str:
+        """A network as text, for the note of its process; most are started one after another."""
+        if self._noted is None or self._noted[0] is not start:
+            self._noted = (start, start.to_text())
+        return self._noted[1]
 
     def add(self, process: ManagedProcess) -> None:
         """Have the porter serve a process."""
@@ -299,13 +306,22 @@ class PorterLife:
                 self.launcher.forget(spawned.child)
 
     def _rest_later(self) -> None:
-        """End the porter if no managed process is started for a while."""
+        """End the porter if no managed process is started for a while.
+
+        The timer goes on when one is: making another for each short command would cost more.
+        """
+        self._used = self.loop.time()
         if not self.processes and self._idle is None and not self._parked:
             self._idle = self.loop.call_later(IDLE_SECONDS, self._rest)
 
     def _rest(self) -> None:
         self._idle = None
-        if not self.processes:
+        if self.processes:
+            return
+        left = self._used + IDLE_SECONDS - self.loop.time()
+        if left > 0:
+            self._idle = self.loop.call_later(left, self._rest)
+        else:
             self._send(link.STOP, {})
 
     def holdings(self) -> tuple[int, int, dict[bytes, int]] | None:

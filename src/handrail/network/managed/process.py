@@ -47,7 +47,6 @@ class ManagedProcess:
         self._child: Child | None = None
         self._questions: dict[int, NetworkQuestion] = {}
         self._denials = NetworkDenials()
-        self._noted: tuple[ManagedStart, str] | None = None
         #: No client has been there since the server before us was lost: questions wait for one.
         self._awaits_client = held is not None
         #: Names of what the keeper holds of it.
@@ -89,9 +88,7 @@ class ManagedProcess:
     @property
     def note(self) -> str:
         """What the next server has to know; it is written at the start and at the end."""
-        if self._noted is None or self._noted[0] is not self.start:
-            self._noted = (self.start, self.start.to_text())
-        return self._noted[1]
+        return self._life.note_of(self.start)
 
     @property
     def port(self) -> int:
@@ -125,7 +122,8 @@ class ManagedProcess:
         """All its processes have ended: close what it has, withdraw its questions."""
         if self._ended:
             return
-        self._life.read_records()
+        if self._is_recorded:
+            self._life.read_records()
         self._ended = True
         self._withdraw_all()
         self._life.remove(self)
@@ -235,9 +233,16 @@ class ManagedProcess:
     @property
     def denials(self) -> Sequence[NetworkDenial]:
         """The hosts it was refused, up to now."""
+        if not self._is_recorded:
+            return ()
         with contextlib.suppress(OSError):
             self._life.read_records()
         return self._denials.found
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether the porter may have served it: not a command that never connects."""
+        return bool(self.kept)
 
 
 def _listen_here() -> int:

@@ -39,51 +39,55 @@ _LONGEST_ID = 256
 def managed_start(conn: Connection, params: StartParams) -> ManagedStart | None:
     """Read the network that a request asks for; None: it asks for none.  Raises RpcError -32602."""
     given = params.network_proxy
+    start = None
     if given is not None:
-        config = _config(given)
-        timeout = _decision_ms(params.process_id, given)
+        session = conn.session
+        assert session is not None  # noqa: S101 (checked with the handshake)
+        enforced, plain = params.enforce_managed_network, not conn.notifier.extended
+        start = _start(encode(given), session.id, enforced, plain)
+        _check_id(params.process_id, start)
     if params.enforce_managed_network and params.sandbox is None:
         raise RpcError(
             INVALID_PARAMS,
             "a managed network needs a `sandbox`, without which nothing is enforced; give one, or"
             " leave `enforceManagedNetwork` out",
         )
-    if given is None:
+    if start is None:
         raise RpcError(
             INVALID_PARAMS,
             "`enforceManagedNetwork` needs a managed network proxy; give `networkProxy` as well,"
             " or leave it out",
         )
-    session = conn.session
-    assert session is not None  # noqa: S101 (checked with the handshake)
+    return start
+
+
+@lru_cache(32)  # most starts of a client have the same
+def _start(encoded: bytes, session: str, enforced: bool, plain: bool) -> ManagedStart:
+    """The network that ``networkProxy`` asks for; raises RpcError."""
+    given = decode(encoded, type=NetworkProxyParams)
     return ManagedStart(
-        config,
-        timeout,
+        _config(given),
+        _decision_ms(given),
         *_memory(given.handrail or {}),
-        session=session.id,
+        session=session,
         execution_id=given.execution_id,
         environment_id=given.environment_id,
-        enforced=params.enforce_managed_network,
-        plain=not conn.notifier.extended,
+        enforced=enforced,
+        plain=plain,
     )
 
 
 def _config(given: NetworkProxyParams) -> ManagedNetwork:
+    """The configuration of the peer's members and of our additions; raises RpcError."""
     added = given.handrail
-    if added is not None:
-        added = {name: value for name, value in added.items() if name not in _MEMORY}
     try:
-        return _read(encode((given.proxy, added)))
+        config = from_wire(given.proxy)
+        if added is None:
+            return config
+        ours = {name: value for name, value in added.items() if name not in _MEMORY}
+        return from_wire({**given.proxy, **ours}, ours=True)
     except ConfigError as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-
-
-@lru_cache(32)  # most starts of a client have the same
-def _read(given: bytes) -> ManagedNetwork:
-    """The configuration of the peer's members and of our additions; raises ConfigError."""
-    proxy, added = decode(given)
-    config = from_wire(proxy)
-    return config if added is None else from_wire({**proxy, **added}, ours=True)
 
 
 def _memory(ours: dict[str, Any]) -> tuple[tuple[SavedRule, ...], Targets, Targets]:
@@ -101,18 +105,19 @@ def _memory(ours: dict[str, Any]) -> tuple[tuple[SavedRule, ...], Targets, Targe
     return rules, approved, denied
 
 
-def _decision_ms(process_id: str, given: NetworkProxyParams) -> int | None:
+def _decision_ms(given: NetworkProxyParams) -> int | None:
     timeout = process_lookup.u64("policyDecisionTimeoutMs", given.policy_decision_timeout_ms)
-    if timeout is None:
-        return None
     if timeout == 0:
         raise RpcError(INVALID_PARAMS, "network policy decision callback timeout must be nonzero")
-    if not 1 <= len(process_id.encode()) <= _LONGEST_ID:
+    return timeout
+
+
+def _check_id(process_id: str, start: ManagedStart) -> None:
+    if start.asks and not 1 <= len(process_id.encode()) <= _LONGEST_ID:
         raise RpcError(
             INVALID_PARAMS,
             f"network policy decision callback needs a `processId` of 1 to {_LONGEST_ID} bytes",
         )
-    return timeout
 
 
 def with_variables(
