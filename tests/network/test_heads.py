@@ -187,7 +187,7 @@ def test_what_is_sent_on_is_written_anew() -> None:
         "POST http://OK.example:8080/x HTTP/1.0\r\nHost: ok.EXAMPLE:8080\r\n"
         "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
         "Proxy-Authorization: Basic x\r\nProxy-Connection: keep-alive\r\nUpgrade: websocket\r\n"
-        "Trailer: x\r\nX-Kept: a  b\r\nContent-Length: 003\r\n\r\n"
+        "HTTP2-Settings: x\r\nTrailer: x\r\nX-Kept: a  b\r\nContent-Length: 003\r\n\r\n"
     )
     assert request.keep
     assert forwarded(request) == (

@@ -29,7 +29,15 @@ _DIGITS = re.compile(r"[0-9]+")
 _HTTP_PORT = 80
 #: Fields of one connection, dropped on both ways besides those that ``Connection`` names.
 _HOP_BY_HOP = frozenset(
-    ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+    (
+        "connection",
+        "http2-settings",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
 )
 _FRAMING = frozenset(("content-length", "transfer-encoding"))
 
