@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import ExecutorTransportFailed
-from handrail.fleet import NodeLost, NodeUnreachable
+from handrail.fleet import NoCapacity, NodeLost, NodeUnreachable
 from handrail.process.exit_status import ExitKind
 from handrail.server.recovery import state_dir
 from tests.fleet.support import PLAIN, Swallower, fleet_of, host, hosts, kill_hard, until
@@ -178,6 +178,25 @@ async def test_a_host_that_is_silent_for_long_is_lost(tmp_path: Path) -> None:
             status = await fleet.status()
             assert status.state == "degraded"
             assert {n.id: n.state for n in status.nodes} == {doomed: "lost", other: "ready"}
+
+
+async def test_what_runs_goes_on_when_the_disk_gets_too_full_for_more(tmp_path: Path) -> None:
+    with host(tmp_path) as first:
+        async with fleet_of([first]) as fleet:
+            space = await fleet.workspace(**PLAIN)
+            process = await space.start("echo begun; read x; echo $x; exit 7", stdin=True)
+            await process.wait_for("begun")
+            kill_hard(first.pid)
+            first.wait()
+            there = f"ws://127.0.0.1:{port_of(first)}"
+            with host(tmp_path, listen=there, min_free="1PiB"):
+                await process.send("on\n")
+                got = await process.result()
+                assert (got.exit_code, got.stdout) == (7, "begun\non\n")
+                assert (await space.run("echo more > f; cat f")).stdout == "more\n"
+                with pytest.raises(NoCapacity) as refused:
+                    await fleet.workspace(timeout=0.2, **PLAIN)
+                assert refused.value.reason == "disk"
 
 
 async def test_a_half_open_driver_is_evicted_by_adoption(tmp_path: Path) -> None:
