@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import hashlib
 import os
 import signal
 import stat
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import pytest
 from handrail.errors import RpcError
 from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork
+from handrail.server.workspaces.pools import Pools
 from handrail.server.workspaces.templates import Templates
+from handrail.server.workspaces.tree_copy import Stopped
 from handrail.template_archive import BadTemplate, pack, unpack
 from tests.server.workspaces.support import (
     archive_of,
@@ -282,3 +286,36 @@ async def test_a_warm_pool_gives_each_workspace_once(source: Path, tmp_path: Pat
         finally:
             after.stop()
             after.close()
+
+
+@pytest.mark.fault
+async def test_a_server_that_stops_while_a_pool_is_filled_says_nothing(
+    source: Path, tmp_path: Path
+) -> None:
+    """asyncio complained of an error that no task had asked for."""
+    directories, work = Directories(str(tmp_path / "d")), FileWork()
+    templates = Templates(directories, work, min_free=0)
+    digest = packed(source, tmp_path / "t.tar")
+    await templates.add(digest, str(tmp_path / "t.tar"))
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def fill(digest: str, root: str) -> None:
+        begun.set()
+        assert goes_on.wait(LIMIT)
+        raise Stopped
+
+    templates.fill = fill  # type: ignore[method-assign]
+    pools = Pools(directories, work, templates, 0, lambda *_: asyncio.sleep(0))
+    resizing = asyncio.ensure_future(pools.resize(digest, 1, None, None))
+    await asyncio.to_thread(begun.wait, LIMIT)
+    filling = pools._pools[digest].filling
+    assert filling is not None
+    resizing.cancel()
+    await pools.drop_all()
+    pools.close()
+    goes_on.set()
+    await asyncio.wait([filling, resizing])
+    work.close()
+    directories.close()
+    del filling
+    gc.collect()  # what is not asked for is told now

@@ -198,9 +198,9 @@ class Pools:
 
     def _filled(self, key: str, pool: Pool, task: asyncio.Task[None]) -> None:
         pool.filling = None
+        error = None if task.cancelled() else task.exception()  # asked for, or asyncio complains
         if task.cancelled() or self._closed:
             return
-        error = task.exception()
         if error is None:
             self._fill(key)  # taken from meanwhile
             return
