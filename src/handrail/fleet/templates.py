@@ -118,12 +118,18 @@ def _seen(path: str) -> int:
     found = 0
     waiting = [path]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                name, status = entry.path, entry.stat(follow_symlinks=False)
-                mode, times = status.st_mode, (status.st_mtime_ns, status.st_ctime_ns)
-                # In any order: a directory is not always listed in the same.
-                found ^= hash((name, mode, status.st_size, times, status.st_ino))
-                if stat.S_ISDIR(mode):
-                    waiting.append(name)
+        path = waiting.pop()
+        # By descriptor: names are then looked up in their directory, not from the root.
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    name, status = entry.name, entry.stat(follow_symlinks=False)
+                    mode, times = status.st_mode, (status.st_mtime_ns, status.st_ctime_ns)
+                    # In any order: a directory is not always listed in the same.
+                    found ^= hash((path, name, mode, status.st_size, times, status.st_ino))
+                    if stat.S_ISDIR(mode):
+                        waiting.append(f"{path}/{name}")
+        finally:
+            os.close(directory)
     return found
