@@ -107,6 +107,53 @@ def test_a_program_of_ours_drops_what_a_command_can_write(tmp_path: Path) -> Non
     assert alone(AVOID, str(tmp_path / "ws"), cwd=tmp_path) == ["kept", "kept"]
 
 
+LIBRARIES = """
+import os, sys
+from handrail import own_code
+root, *names = sys.argv[1:]
+for name in names:
+    os.environ[name] = f"{root}/{name}:/usr/lib/{name}"
+os.environ["LD_PRELOAD"] += " here.so"
+known = {os.fsdecode(place) for place, _, _ in own_code.places()}
+print(*(name for name in names if f"{root}/{name}" in known))
+own_code.avoid([root.encode()], [])
+print(*(own_code.environment()[name] for name in names))
+"""
+VARIABLES = ("LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_MODULES")
+
+
+def test_libraries_that_variables_name_are_ours(tmp_path: Path) -> None:
+    """They are read-only inside, or the next program of ours does not load them."""
+    names = (*VARIABLES, "OPENSSL_ENGINES", "LD_PRELOAD")
+    said = alone(LIBRARIES, str(tmp_path), *names, cwd=tmp_path)
+    assert said[: len(names)] == list(names)
+    expected = [f"/usr/lib/{name}" for name in names]
+    assert said[len(names) :] == [*expected[:-1], "/usr/lib/LD_PRELOAD:here.so"]
+
+
+PROGRAM = """
+import os, sys
+from handrail import own_code
+root = sys.argv[1]
+os.environ["PATH"] = f"{root}/bin:bin::/usr/bin:/bin"
+print(own_code.find_program("ssh"))
+own_code.avoid([root.encode()], [])
+print(own_code.find_program("ssh"), own_code.find_program("sh"))
+"""
+
+
+def test_a_program_that_a_command_can_write_is_not_found(tmp_path: Path) -> None:
+    """``ssh`` is started outside of every sandbox, and PATH may begin in the workspace."""
+    planted = tmp_path / "bin" / "ssh"
+    planted.parent.mkdir()
+    planted.write_text("#!/bin/sh\n")
+    planted.chmod(0o755)
+    first, then, plain = alone(PROGRAM, str(tmp_path), cwd=tmp_path)
+    assert first == str(planted)
+    assert then != str(planted)
+    assert plain == "/usr/bin/sh"
+
+
 #: Namespace packages have a part in every directory of the search path.
 NAMESPACE = """
 import sys

@@ -15,7 +15,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     #: Absolute name, real path, and one of the kinds below.
     Place = tuple[bytes, bytes, int]
@@ -31,6 +31,12 @@ PACKAGES = ("site-packages", "dist-packages")
 #: A required package: its directory holds all that we were installed with.
 _REQUIREMENT = "msgspec"
 _MOST_LINKS = 16
+#: Variables that name libraries, or where they are, for the interpreter and for OpenSSL.
+_PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
+_LIBRARIES = (
+    *("LD_LIBRARY_PATH", *_PRELOADED, "GCONV_PATH"),
+    *("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES"),
+)
 #: Limit for a ``.pth`` file.
 _MOST_BYTES = 1 << 20
 
@@ -103,8 +109,9 @@ def _collect() -> dict[str, int]:
                     add(target, CODE)
         else:
             add(entry, SEARCHED)
-    for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        add(entry, SEARCHED)  # the next start searches it for the interpreter's libraries
+    for variable in _LIBRARIES:
+        for entry in _listed(variable, os.environ):
+            add(entry, SEARCHED)  # the next start loads libraries from there
     if _has_other_names(package) or any(map(_has_other_names, installs)):
         add(_uv_cache(), SEARCHED)
     site = sys.modules.get("site")
@@ -112,6 +119,12 @@ def _collect() -> dict[str, int]:
         add(getattr(site, "USER_SITE", None) or "", CODE)
     add(sys.pycache_prefix or "", CODE)
     return found
+
+
+def _listed(variable: str, environ: Mapping[str, str]) -> list[str]:
+    """The paths that a variable names."""
+    value = environ.get(variable, "")
+    return (value.replace(" ", ":") if variable in _PRELOADED else value).split(":")
 
 
 def _has_other_names(package: str) -> bool:
@@ -220,12 +233,29 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
 def environment() -> dict[str, str]:
     """The environment for another handrail program, without paths that a command can write."""
     given = dict(os.environ)
-    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
-        entries = given.pop(name, "").split(os.pathsep)
-        safe = [entry for entry in entries if entry.startswith("/") and is_safe(entry)]
+    for name in ("PYTHONPATH", *_LIBRARIES):
+        safe = [entry for entry in _listed(name, given) if _is_safe_there(name, entry)]
+        given.pop(name, None)
         if safe:
             given[name] = os.pathsep.join(safe)
     return given
+
+
+def _is_safe_there(variable: str, entry: str) -> bool:
+    by_name = variable in _PRELOADED and "/" not in entry  # looked for among the system's
+    return bool(entry) and (by_name or (entry.startswith("/") and is_safe(entry)))
+
+
+def find_program(name: str) -> str | None:
+    """The program of that name in the PATH, but where commands cannot write; None: there is none.
+
+    For programs that handrail itself starts without a sandbox.
+    """
+    import shutil
+
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    safe = [entry for entry in entries if entry.startswith("/") and is_safe(entry)]
+    return shutil.which(name, path=os.pathsep.join(safe)) if safe else None
 
 
 def is_safe(entry: str) -> bool:

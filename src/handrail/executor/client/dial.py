@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from handrail import credentials, memory_file
+from handrail import credentials, memory_file, own_code
 from handrail.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -154,6 +155,7 @@ class _Program:
         try:
             self.process = subprocess.Popen(
                 argv,
+                executable=_located(argv[0]) if env is None else None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr if keep_stderr else None,
@@ -242,6 +244,16 @@ class MemoryDialer:
 
     async def close(self) -> None:
         pass
+
+
+def _located(program: str) -> str:
+    """The program to start, not one of that name that a sandboxed command has left in the PATH."""
+    if "/" in program:
+        return program
+    found = own_code.find_program(program)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "it is in no directory of PATH that is not writable")
+    return found
 
 
 def ssh_dialer(

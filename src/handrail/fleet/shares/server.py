@@ -25,7 +25,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from handrail import private_files
+from handrail import own_code, private_files
 from handrail.fleet.errors import FleetError
 
 #: How long a server may take until it listens, and to end in order.
@@ -138,10 +138,10 @@ class ShareServer:
     def _launch(self, port: int) -> int:
         log = self.of("log")
         _cut(log)
-        argv = [sys.executable, "-c", _LAUNCH, log, *self._argv(port)]
+        argv = [sys.executable, "-P", "-c", _LAUNCH, log, *self._argv(port)]
         environ = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in own_code.environment().items()
             if not name.startswith(("RAY_", "HANDRAIL_"))
         }
         made = subprocess.run(
@@ -153,7 +153,8 @@ class ShareServer:
         options = self._options
         address = options.address
         host = f"[{address}]" if ":" in address else address
-        argv = [sys.executable, "-m", "handrail", "serve", "--listen", f"ws://{host}:{port}"]
+        argv = [sys.executable, "-P", "-m", "handrail", "serve"]
+        argv += ["--listen", f"ws://{host}:{port}"]
         argv += ["--workspaces", self._place, "--state-dir", self.of("server")]
         argv += ["--ws-auth", "signed-bearer-token", "--ws-shared-secret-file", self.of("key")]
         argv += ["--ws-audience", options.share]
@@ -202,7 +203,7 @@ class ShareServer:
         certificate, key = self.of("cert.pem"), self.of("key.pem")
         if os.path.exists(certificate) and os.path.exists(key):
             return certificate, key
-        program = shutil.which("openssl")
+        program = own_code.find_program("openssl")
         if program is None:
             raise FleetError(
                 "lines beyond loopback are encrypted, and there is no openssl here to make a"
