@@ -59,6 +59,49 @@ def test_a_program_that_a_command_wrote_does_not_leave_by_a_rule(base: Path, wor
     assert not told.exists()
 
 
+def asked(work: Path, *commands: str, path: str, between: str = ":") -> list[Question]:
+    """What is asked about commands that want to leave, which get a yes for the session."""
+    questions: list[Question] = []
+
+    def approve(question: Question) -> Answer:
+        questions.append(question)
+        return Answer(Choice.APPROVE_FOR_SESSION)
+
+    async def main() -> None:
+        async with AgentShell(str(work), approver=approve) as shell:
+            for command in commands:
+                leave = {"cmd": command, "sandbox_permissions": "require_escalated"}
+                await shell.call("exec_command", leave)
+                await shell.call("exec_command", {"cmd": between})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", path)
+        asyncio.run(main())
+    return questions
+
+
+@pytest.mark.parametrize("command", ["tool --version", "./bin/tool", "env tool | cat"])
+def test_a_question_says_that_commands_can_write_the_program(command: str, work: Path) -> None:
+    (work / "bin").mkdir()
+    (work / "bin/tool").write_text("#!/bin/sh\n")
+    (work / "bin/tool").chmod(0o755)
+    (question,) = asked(work, command, path=f"{work}/bin:/usr/bin:/bin")
+    assert question.outside
+    (note,) = question.notes
+    assert f"is {work}/bin/tool, which sandboxed commands can write" in note
+    (plain,) = asked(work, "ls | wc -l", path=f"{work}/bin:/usr/bin:/bin")
+    assert plain.notes == ()
+
+
+def test_a_yes_for_the_session_ends_when_a_command_writes_the_program(work: Path) -> None:
+    (work / "tool").write_text("#!/bin/sh\necho one\n")
+    (work / "tool").chmod(0o755)
+    path = "/usr/bin:/bin"
+    assert len(asked(work, "./tool", "./tool", path=path)) == 1
+    changed = asked(work, "./tool", "./tool", path=path, between="echo echo two >> tool")
+    assert len(changed) == 2
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 def test_a_repository_that_a_command_made_runs_nothing_outside(base: Path, work: Path) -> None:
     told = base / "told"

@@ -49,6 +49,11 @@ NET = Grants(network=True)
 TWO = Grants(write=("/a", "/b"))
 
 
+#: A program that commands can write, and the same one when it was written again.
+ONE = frozenset([("x", "/w/x", (1, 2, 3, 4))])
+OTHER = frozenset([("x", "/w/x", (1, 2, 9, 4))])
+
+
 @pytest.mark.parametrize(
     ("given", "wanted", "covered"),
     [
@@ -62,6 +67,11 @@ TWO = Grants(write=("/a", "/b"))
         (Extent(wants=TWO), Extent(wants=NET), False),
         (Extent(outside=True), Extent(wants=NET), True),
         (Extent(outside=True), Extent(outside=True), True),
+        (Extent(outside=True), Extent(outside=True, programs=ONE), False),
+        (Extent(outside=True, programs=ONE), Extent(outside=True, programs=ONE), True),
+        (Extent(outside=True, programs=ONE), Extent(outside=True, programs=OTHER), False),
+        (Extent(outside=True, programs=ONE), Extent(outside=True), True),
+        (Extent(outside=True, programs=ONE), Extent(), True),
     ],
 )
 def test_a_yes_covers_what_it_was_for_and_less(

@@ -11,9 +11,10 @@ from dataclasses import replace
 from handrail.errors import HandrailError
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
-from handrail.orchestrator.call import Call, read_request
+from handrail.orchestrator.call import Call, Request, read_request
 from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
 from handrail.orchestrator.patches import PatchAccess, PatchWriter, admit_patch
+from handrail.orchestrator.requirement import wants_retry
 from handrail.orchestrator.retry_offer import without_hosts
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.io_steps import AsyncFiles
@@ -154,13 +155,15 @@ class OrchestratorGate:
         """End the processes that read and write files for patches."""
         await self._patches.close()
 
-    def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
+    def _environment(self, spawn: SpawnRequest, request: Request) -> Mapping[str, str]:
         """The environment of the command; of another machine only what is set from here is known.
 
-        It is used to look up programs for rules, nothing else.
+        It is used to look up programs for rules and for questions about leaving the sandbox.
         """
-        rules = self._orchestrator.settings.policy.rules
-        if spawn.env_policy is None or not self._local or not rules:
+        settings = self._orchestrator.settings
+        looks = settings.policy.rules or request is not Request.USE_DEFAULT
+        looks = looks or wants_retry(settings)
+        if spawn.env_policy is None or not self._local or not looks:
             return spawn.env
         return env_policy.build(spawn.env_policy, spawn.env, os.environ)
 
@@ -185,7 +188,7 @@ class OrchestratorGate:
             prefix_rule=args.prefix_rule,
             wants=wants,
             environment_id=args.environment_id or "local",
-            env=self._environment(spawn),
+            env=self._environment(spawn, request),
         )
 
 

@@ -1,7 +1,8 @@
 """The approvals that hold for the session, and their keys.  Pure.
 
 Only «for the session» is remembered, and only until the session ends, together with what the yes
-was for: a sandboxed run, or one without, and what it got beyond the mode.  A command is remembered
+was for: a sandboxed run, or one without, and what it got beyond the mode.  One without holds as
+long as a program that sandboxed commands can write is the same file.  A command is remembered
 in its canonical form, so that a wrapper around one plain command does not matter, while a script
 that cannot be read word by word only matches exactly.
 """
@@ -74,10 +75,14 @@ class Extent:
 
     outside: bool = False
     wants: Grants = field(default_factory=Grants)
+    #: Of a run outside: the programs that sandboxed commands can write, as they were.
+    programs: frozenset[tuple[object, ...]] = frozenset()
 
     def covers(self, other: Extent) -> bool:
         """Whether a yes to this is also a yes to the other."""
-        return self.outside or (not other.outside and self.wants.covers(other.wants))
+        if other.outside:
+            return self.outside and other.programs <= self.programs
+        return self.outside or self.wants.covers(other.wants)
 
 
 #: A sandboxed run with the permissions of the mode.

@@ -35,7 +35,7 @@ from handrail.orchestrator.audit import (
 )
 from handrail.orchestrator.call import Call, Request
 from handrail.orchestrator.network_call import CallFacts, NetworkCall
-from handrail.orchestrator.requirement import Need, Requirement
+from handrail.orchestrator.requirement import Need, Requirement, written_programs
 from handrail.orchestrator.retry_offer import (
     Offer,
     offer,
@@ -50,6 +50,7 @@ from handrail.sandbox.profile import Intent
 
 if TYPE_CHECKING:
     from handrail.orchestrator.run import Orchestrator
+    from handrail.policy.trusted_program import WrittenProgram
 
 RETRY_REASON = "command failed; retry without sandbox?"
 RETRY_NOTICE = "retrying command without sandbox"
@@ -208,6 +209,7 @@ class CallFlow:
             command_choices(with_rule=requirement.proposed_prefix is not None),
             reason=requirement.reason,
             proposed_prefix=requirement.proposed_prefix,
+            notes=self._program_notes(outside=outside),
             paths=self._paths,
             outside=outside,
             wants=wants if outside else self._wants,
@@ -220,6 +222,20 @@ class CallFlow:
         if answer.choice is Choice.APPROVE_WITH_RULE:
             self._amend(answer, question)
 
+    @property
+    def _written(self) -> tuple[WrittenProgram, ...]:
+        """The programs of this command that sandboxed commands can write."""
+        if self._kind is not Kind.COMMAND:
+            return ()
+        return written_programs(self.call, self.settings, local=self._orchestrator.local)
+
+    def _program_notes(self, *, outside: bool) -> tuple[str, ...]:
+        """What a yes to a run outside runs, where a name does not tell."""
+        found = self._written if outside else ()
+        return tuple(
+            f"`{one.name}` is {one.path}, which sandboxed commands can write" for one in found
+        )
+
     async def _retry(self, *, free: bool, narrow: Offer | None) -> Attempt | None:
         prefix = self._requirement.retry_prefix if self._kind is Kind.COMMAND else None
         narrow_wants = narrow.grants.with_(self.call.wants) if narrow else Grants()
@@ -231,7 +247,10 @@ class CallFlow:
             retry_choices(free=free, with_grant=narrow is not None, with_rule=prefix is not None),
             reason=RETRY_REASON,
             proposed_prefix=prefix if free else None,
-            notes=(SIDE_EFFECTS, *self._requirement.notes),
+            notes=(
+                *(SIDE_EFFECTS, *self._requirement.notes),
+                *self._program_notes(outside=free),
+            ),
             grant=narrow.shown if narrow else None,
             paths=self._paths,
             outside=free,
@@ -288,7 +307,8 @@ class CallFlow:
         inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
         if inside and question.kind is Kind.PATCH:
             return Extent()
-        return Extent(question.outside, question.wants)
+        programs = self._written if question.outside else ()
+        return Extent(question.outside, question.wants, frozenset(programs))
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1

@@ -10,6 +10,7 @@ import enum
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from handrail.orchestrator.call import Call, Request
 from handrail.orchestrator.settings import (
@@ -21,13 +22,17 @@ from handrail.orchestrator.settings import (
     writable_roots,
 )
 from handrail.policy.context import Approval, Lookup, Situation
-from handrail.policy.decide import Action, decide
+from handrail.policy.decide import Action, Cause, Verdict, decide
 from handrail.policy.legacy_table import SeedAction, decide_seed_era
 from handrail.policy.rules import Argv, Sandbox
+
+if TYPE_CHECKING:
+    from handrail.policy.trusted_program import WrittenProgram
 
 OUTSIDE = "writing outside of the project; rejected by user approval settings"
 UNTRUSTED_PATCH = "the approval policy is untrusted, which asks about every patch"
 OUTSIDE_PATCH = "it changes files that sandboxed commands may not write"
+MORE = "it wants more than the sandbox gives"
 READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"
 
 
@@ -70,13 +75,7 @@ def command_requirement(
     """
     if settings.table is Table.SEED:
         return _seed(call, settings, approved=approved)
-    escalates = call.request is not Request.USE_DEFAULT
-    if call.request is Request.WITH_ADDITIONAL and settings.grants.covers(call.wants):
-        escalates = False
-    env = call.env
-    if env is None:
-        env = os.environ if local else {}
-    situation = settings.situation(call.cwd, escalates=escalates, lookup=Lookup(env, local))
+    situation = _situation(call, settings, local=local)
     verdict = decide(call.argv, settings.policy, situation, call.prefix_rule)
     if verdict.action is Action.FORBID:
         return Requirement(Need.FORBIDDEN, reason=verdict.reason)
@@ -88,11 +87,35 @@ def command_requirement(
         # Where a rule was not trusted, the user is asked instead.
         retry=wants_retry(settings) or (bool(verdict.withheld) and situation.may_ask_to_escalate),
         notes=(verdict.withheld,) if verdict.withheld else (),
-        reason=verdict.reason or (verdict.ground if asks else None),
+        reason=verdict.reason or (_ground(call, verdict) if asks else None),
         proposed_prefix=verdict.proposed_prefix,
         retry_prefix=verdict.retry_prefix,
         path=_path_outside(situation) if verdict.sandbox is Sandbox.OFF else None,
     )
+
+
+def _ground(call: Call, verdict: Verdict) -> str:
+    if verdict.cause is Cause.ESCALATION and call.request is Request.WITH_ADDITIONAL:
+        return MORE  # it stays in the sandbox
+    return verdict.ground
+
+
+def _situation(call: Call, settings: Settings, *, local: bool) -> Situation:
+    escalates = call.request is not Request.USE_DEFAULT
+    if call.request is Request.WITH_ADDITIONAL and settings.grants.covers(call.wants):
+        escalates = False
+    env = call.env
+    if env is None:
+        env = os.environ if local else {}
+    return settings.situation(call.cwd, escalates=escalates, lookup=Lookup(env, local))
+
+
+def written_programs(call: Call, settings: Settings, *, local: bool) -> tuple[WrittenProgram, ...]:
+    """The programs of a run outside that sandboxed commands can have made."""
+    # Few commands come here, and it looks at directories.
+    from handrail.policy import trusted_program
+
+    return trusted_program.written_programs(call.argv, _situation(call, settings, local=local))
 
 
 def _path_outside(situation: Situation) -> str | None:

@@ -12,11 +12,13 @@ Examines the file system of this machine, and only for a command that a rule wou
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import posixpath
 import re
 import stat
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from handrail.policy import programs
 from handrail.policy.context import Lookup, Situation
@@ -34,6 +36,8 @@ _MOST_LINKS = 40
 _MOST_INTERPRETERS = 5
 #: So many bytes of a first line the kernel reads.
 _FIRST_LINE = 256
+#: So many names of one call are looked up for a question.
+_MOST_NAMES = 32
 #: So many directories that words name, each relative to those before it, are followed.
 _MOST_PLACES = 64
 
@@ -69,6 +73,33 @@ def clean_path(situation: Situation) -> str | None:
     return None if kept == directories else ":".join(kept) or _DEFAULT_PATH
 
 
+class WrittenProgram(NamedTuple):
+    """A program of a call that is a file which sandboxed commands can write, as it is now."""
+
+    name: str
+    path: str
+    #: Device, inode, time of the last change of any kind, size: another file, or another content.
+    state: tuple[int, ...]
+
+
+def written_programs(argv: Argv, situation: Situation) -> tuple[WrittenProgram, ...]:
+    """The programs whose content is up to sandboxed commands; examines this machine alone."""
+    lookup = situation.lookup
+    if lookup is None or not lookup.local or not situation.restricted:
+        return ()
+    judgement = _Judgement(argv, situation, lookup)
+    names = dict.fromkeys(words[0] for words, _ in sightings(argv).commands if words[0])
+    found = []
+    for name in itertools.islice(names, _MOST_NAMES):
+        with contextlib.suppress(OSError, ValueError):
+            path = judgement.written(name or "")
+            if path is not None:
+                status = os.stat(path)
+                state = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
+                found.append(WrittenProgram(name or "", path, state))
+    return tuple(found)
+
+
 class _Judgement:
     """One call: where it starts, its environment, and what commands can write."""
 
@@ -92,6 +123,15 @@ class _Judgement:
     def is_clean(self, directory: str) -> bool:
         """Whether what PATH finds in this directory is no command's work."""
         return directory.startswith("/") and self._directory(directory) is None
+
+    def written(self, name: str) -> str | None:
+        """The file that a name leads to, if commands can write it."""
+        places = self._env.get("PATH", _DEFAULT_PATH).split(":")
+        for directory in [""] if "/" in name else places:
+            path = normal_path(posixpath.join(directory, name), self._cwd)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path if self._is_writable(path) else None
+        return None
 
     def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
         """All objections to it."""
