@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import stat
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from handrail.errors import ExecutorSpawnFailed, ExecutorTransportFailed, HandrailError
+from handrail.filesystem.trees.directory_fds import DirectoryFds
+from handrail.filesystem.trees.entry import check_relative
 from handrail.fleet.errors import NodeUnreachable
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.uncancellable import to_the_end
@@ -79,17 +83,34 @@ async def fetch(
     space: FleetWorkspace, task: Task, patterns: Sequence[str], folder: str
 ) -> str | None:
     """Copy the files that match below ``folder``/ID; what went wrong, if anything did."""
+    name = quote(task.id, safe=" ")
+    place = os.path.join(folder, name if name.strip(".") else name.replace(".", "%2E"))
     try:
+        os.makedirs(place, exist_ok=True)
         for pattern in patterns:
             for path in await space.files.glob(pattern):
-                target = os.path.join(folder, quote(task.id, safe=" "), path)
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                await space.files.download(path, target)
+                await space.files.download(path, _way(place, path))
     except ExecutorTransportFailed:
         raise
     except (HandrailError, OSError) as error:
         return f"not all files were fetched: {error}"
     return None
+
+
+def _way(place: str, path: str) -> str:
+    """Where a file comes below a directory; what leads there is made, and is no link.
+
+    A link that was fetched before is the task's: through it anything could be written.  Raises
+    FilesError for names that lead out, which a node may send, and OSError.
+    """
+    name = os.fsencode(path)
+    check_relative(name)
+    with DirectoryFds(os.fsencode(place)) as fds:
+        here, own = fds.get(os.path.dirname(name), make=True), os.path.basename(name)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISLNK(os.stat(own, dir_fd=here, follow_symlinks=False).st_mode):
+                os.unlink(own, dir_fd=here)
+    return os.path.join(place, path)
 
 
 def record(
