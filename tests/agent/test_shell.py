@@ -401,6 +401,7 @@ def test_a_tool_call_always_has_a_text(work: Path) -> None:
                 answer = await shell.call(name, arguments)
                 assert not answer.ok
                 assert answer.text
+            assert answer.text.startswith("there is no tool 'nothing'; there are exec_command, ")
             ran = await shell.call("exec_command", {"cmd": "echo hi"})
             assert ran.ok
             assert ran.text.endswith("Output:\nhi\n")

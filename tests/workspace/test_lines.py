@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from handrail import Line
 from handrail.executor.base import OutputEvent, OutputKind
 from handrail.workspace.output import lines as module
-from handrail.workspace.output.lines import LineSplitter
+from handrail.workspace.output.lines import LinePart, LineSplitter
 
 OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
 
@@ -54,10 +54,11 @@ def test_a_line_without_an_end_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -
     lines = split((OUT, b"123"), (ERR, b"x\n"), (OUT, b"456\r"), (OUT, b"\n7890"), (OUT, b"1"))
     assert lines == [
         Line("stderr", "x"),
-        Line("stdout", "123456", complete=False),
+        LinePart("stdout", "123456"),
         Line("stdout", ""),
-        Line("stdout", "78901", complete=False),
+        LinePart("stdout", "78901"),
     ]
+    assert [line.complete for line in lines] == [True, False, True, False]
     assert [line.text for line in split((OUT, b"1234"), (OUT, b"5\n6"))] == ["12345", "6"]
 
 

@@ -336,7 +336,8 @@ class AgentShell(NamesChecked):
                     found = self._now.manager.read_output(read_output_args(arguments))
                     return ToolAnswer(range_text(found))
                 case _:
-                    raise UsageError(f"there is no tool {name!r}")
+                    names = ", ".join(str(tool["name"]) for tool in self.tools())
+                    raise UsageError(f"there is no tool {name!r}; there are {names}")
         except TurnAborted as error:
             return ToolAnswer(str(error), ok=False, aborted=True)
         except HandrailError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from typing import ClassVar
 
 import msgspec
 
@@ -26,10 +27,17 @@ class Line(AttributesChecked, msgspec.Struct, frozen=True, gc=False):
 
     stream: str
     text: str
-    complete: bool = True
+    complete: ClassVar[bool] = True
 
     def __iter__(self) -> Iterator[str]:
         return iter((self.stream, self.text))
+
+
+# A field of its own would take 4 ms for a million lines.
+class LinePart(Line, frozen=True, gc=False):
+    """A part of a long line, which goes on in the next one of its stream."""
+
+    complete: ClassVar[bool] = False
 
 
 class LineBlock:
@@ -87,7 +95,7 @@ class LineSplitter:
         kept = "\r" if text.endswith("\r") else ""  # it may belong to the end
         self._unfinished[kind] = [kept] if kept else []
         self._length[kind] = len(kept)
-        return [Line(kind.value, text.removesuffix(kept), complete=False)]
+        return [LinePart(kind.value, text.removesuffix(kept))]
 
     def end(self) -> Iterator[LineBlock]:
         """The unfinished lines: nothing more comes to them."""
