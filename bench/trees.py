@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -89,27 +89,29 @@ async def serving(base: Path) -> AsyncIterator[tuple[str, int]]:
         await server.wait()
 
 
-def processor_seconds(*pids: int) -> float:
-    """Of this process, its children that have ended, and others by pid."""
-    total = 0.0
+def processor_seconds(*pids: int) -> dict[int, float]:
+    """Of this process with its children that have ended (0), and of others by pid if they live."""
+    found = {0: 0.0}
     for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(kind)
-        total += usage.ru_utime + usage.ru_stime
+        found[0] += usage.ru_utime + usage.ru_stime
     for pid in pids:
-        # With the threads that have ended, unlike the sum over those that live.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+        with suppress(FileNotFoundError):
+            # With the threads that have ended, unlike the sum over those that live.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def helper_pids() -> list[int]:
     """All descendants of this process that live: file helpers in their sandboxes among them."""
     found, todo = [], [os.getpid()]
     while todo:
-        for task in Path(f"/proc/{todo.pop()}/task").iterdir():
-            below = [int(pid) for pid in (task / "children").read_text().split()]
-            found += below
-            todo += below
+        with suppress(FileNotFoundError):  # it has ended
+            for task in Path(f"/proc/{todo.pop()}/task").iterdir():
+                below = [int(pid) for pid in (task / "children").read_text().split()]
+                found += below
+                todo += below
     return found
 
 
@@ -180,7 +182,8 @@ async def measure(
             used, began = processor_seconds(*pids), time.perf_counter()
             await one()
             walls[name].append(time.perf_counter() - began)
-            costs[name].append(processor_seconds(*pids) - used)
+            after = processor_seconds(*pids)
+            costs[name].append(sum(seconds - used[pid] for pid, seconds in after.items()))
             shutil.rmtree(copies.target)
     print(title)
     for name, (_, beside) in work.items():

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from handrail.errors import FilesError
 from handrail.filesystem import syscalls
-from handrail.filesystem.trees.entry import Change
+from handrail.filesystem.trees import turns
+from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.reading import read_files
 from handrail.filesystem.trees.writing import write_files
 
 MODES = (0o600, 0o644, 0o666, 0o777, 0o644, 0o000)
@@ -60,3 +63,15 @@ def test_an_open_file_gets_a_name(
         os.close(fd)
         os.close(here)
     assert (tmp_path / "name").read_bytes() == b"content"
+
+
+def test_a_call_that_hangs_lets_the_next_one_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", 0.01)
+    with turns.turn():  # as a file system that hangs
+        assert write_files(str(tmp_path), [Change(b"f", "file", 0o644, 1, 1)], b"x") == [None]
+        assert read_files(str(tmp_path), [Wanted(b"f", 0, 1)]) == [b"x"]
+    with pytest.raises(FilesError):
+        read_files(str(tmp_path / "missing"), [Wanted(b"f", 0, 1)])
+    assert not turns._turn.locked()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import pickle
@@ -16,6 +17,7 @@ import pytest
 
 from handrail import AsyncWorkspace, FilesError, NotCopied, Profile, UsageError, Workspace
 from handrail.executor.fake_files import FakeFiles
+from handrail.executor.trees import copying
 from handrail.executor.trees.base import Contents, Outcomes, Trees
 from handrail.executor.trees.copying import Side
 from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
@@ -268,6 +270,30 @@ class HostileTrees(Trees):
 
     async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
         raise AssertionError
+
+
+async def test_files_are_read_while_others_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "WINDOW", 1)
+    source = Hostile({b"f%d" % number: b"x" for number in range(copying.BATCH_FILES + 1)})
+    target = Hostile({})
+    reads: list[int] = []
+    both = asyncio.Event()
+
+    async def read(root: str, wanted: Sequence[Wanted]) -> Contents:
+        reads.append(len(wanted))
+        if len(reads) == 2:
+            both.set()
+        return [b"x"] * len(wanted)
+
+    async def write(root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+        await both.wait()
+        return [None] * len(changes)
+
+    monkeypatch.setattr(source.trees, "read", read)
+    monkeypatch.setattr(target.trees, "write", write)
+    async with asyncio.timeout(60):
+        copied, problems = await copying.copy_tree(Side(source, "/home"), Side(target, "/home"))
+    assert (copied.files, problems) == (copying.BATCH_FILES + 1, [])
 
 
 def test_a_hostile_machine_writes_nowhere_else(tmp_path: Path) -> None:

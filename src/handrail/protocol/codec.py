@@ -141,18 +141,21 @@ def _has_too_many(text: str) -> bool:
     return bare.count("[") + bare.count("{") > MAX_VALUES or bare.count(",") >= MAX_VALUES
 
 
+_CONTAINERS = (dict, list)
+
+
 def _depth(value: Any) -> int:
-    deepest = 0
-    todo = [(value, 1)]
-    while todo:
-        item, level = todo.pop()
-        inner = item.values() if type(item) is dict else item if type(item) is list else None
-        if inner is not None:
-            deepest = max(deepest, level)
-            if deepest > MAX_DEPTH:
-                break
-            todo.extend((x, level + 1) for x in inner)
-    return deepest
+    depth = 0
+    level = [value] if type(value) in _CONTAINERS else []
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if type(item) is dict else item)
+            if type(inner) in _CONTAINERS
+        ]
+    return depth
 
 
 def _count(value: Any) -> int:

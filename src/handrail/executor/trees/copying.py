@@ -200,17 +200,26 @@ class _Copying:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(WINDOW):
-                    group.create_task(self._work(jobs))
+                    group.create_task(self._work(jobs, group))
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
         await self._finish_directories(root)
 
-    async def _work(self, jobs: Iterator[list[TreeEntry]]) -> None:
+    async def _work(self, jobs: Iterator[list[TreeEntry]], group: asyncio.TaskGroup) -> None:
+        """Do one job after the other; the next is read while one is written.
+
+        Without that all workers soon read at the same time and write at the same time, and one of
+        the two machines always waits.
+        """
+        written: asyncio.Task[None] | None = None
         for job in jobs:
             if job[0].size > BATCH_BYTES:
                 await self._copy_large(job[0])
-            else:
-                await self._copy_batch(job)
+                continue
+            batch = await self._read_batch(job)
+            if written is not None:
+                await written
+            written = group.create_task(self._write_batch(*batch))
 
     async def _there(self) -> dict[bytes, TreeEntry]:
         """List the entries that the target has already."""
@@ -245,7 +254,7 @@ class _Copying:
         if batch:
             yield batch
 
-    async def _copy_batch(self, batch: list[TreeEntry]) -> None:
+    async def _read_batch(self, batch: list[TreeEntry]) -> tuple[list[Change], bytes]:
         files = [entry for entry in batch if entry.kind == FILE]
         contents = iter(await self._read([Wanted(e.path, 0, e.size) for e in files]))
         changes: list[Change] = []
@@ -260,9 +269,10 @@ class _Copying:
                 data = found
             parts.append(data)
             changes.append(_change(entry, len(data)))
-        for change, problem in zip(
-            changes, await self._write(changes, b"".join(parts)), strict=True
-        ):
+        return changes, b"".join(parts)
+
+    async def _write_batch(self, changes: list[Change], data: bytes) -> None:
+        for change, problem in zip(changes, await self._write(changes, data), strict=True):
             if problem is not None:
                 self.failures.append(problem)
             elif change.kind == LINK:

@@ -12,6 +12,7 @@ from handrail.filesystem.errors import NativePath, native, not_a_file, os_errors
 from handrail.filesystem.regular_file import CAREFUL, read_range
 from handrail.filesystem.trees.directory_fds import DirectoryFds
 from handrail.filesystem.trees.entry import Wanted, check_relative, problem
+from handrail.filesystem.trees.turns import turn
 
 #: The most bytes of one answer.
 MOST_BYTES = 2 * 1024 * 1024
@@ -26,7 +27,7 @@ def read_files(root: NativePath, wanted: Sequence[Wanted]) -> list[bytes | Files
         raise refusal(f"at most {MOST_BYTES} bytes are read in one call", raw)
     with os_errors(raw):
         fds = DirectoryFds(raw)
-    with fds:
+    with fds, turn():
         return [_read(raw, fds, one) for one in wanted]
 
 

@@ -34,6 +34,7 @@ from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.stage_names import fresh, remove_abandoned
 from handrail.filesystem.trees.directory_fds import DirectoryFds
 from handrail.filesystem.trees.entry import DIRECTORY, MODE_BITS, Change, check_relative, problem
+from handrail.filesystem.trees.turns import turn
 
 _PREFIX = b".handrail-"
 _STAGE = re.compile(r"[0-9a-f]{16}")
@@ -92,7 +93,8 @@ def write_files(
     view = memoryview(data)
     done: list[FilesError | None] = []
     start = 0
-    with fds, _calls.below(raw, last=all(change.kind == DIRECTORY for change in changes)):
+    last = all(change.kind == DIRECTORY for change in changes)
+    with fds, _calls.below(raw, last=last), turn():
         for change in changes:
             part = view[start : start + change.length]
             start += change.length
