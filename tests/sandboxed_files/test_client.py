@@ -78,6 +78,18 @@ async def test_a_call_is_given_up_at_its_deadline() -> None:
     far.close()
 
 
+async def test_each_call_has_its_own_deadline() -> None:
+    far = Far()
+    long = asyncio.create_task(far.link.call("op", ["long"], deadline=30))
+    head, _ = await far.next()
+    for _ in range(2):
+        with pytest.raises(FilesError, match=r"within 0\.01 s"):
+            await far.link.call("op", [], deadline=0.01)
+    await far.answer(head[0], "in time")
+    assert (await long).result() == "in time"
+    far.close()
+
+
 @pytest.mark.parametrize("nonsense", [b"", b"\xff" * 8, b"\0\0\0\2\0\0\0\0{}"])
 async def test_a_helper_that_is_lost_fails_its_calls(nonsense: bytes) -> None:
     far = Far()

@@ -41,3 +41,6 @@ def test_what_is_no_frame_is_told() -> None:
             list(FrameReader().feed(struct.pack(">II", *lengths)))
     with pytest.raises(BrokenFrame):
         frames.decode_head(b"{")
+    for head in (b"", b"[1] [2]", b"[1],", b"\xff"):
+        with pytest.raises(BrokenFrame):
+            frames.decode_head(head)

@@ -89,20 +89,19 @@ def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
             is_link = False
             fd = open_no_follow(raw, os.O_PATH | os.O_NOFOLLOW)
         try:
-            status = os.fstat(fd)
-            created = syscalls.birth_ms(fd)
+            mode, size, created, modified, _ = syscalls.statx(fd) or _status(fd)
         finally:
             os.close(fd)
-    if stat.S_ISLNK(status.st_mode):
+    if stat.S_ISLNK(mode):
         raise refusal(CONTAINS_LINK, raw)
-    return Metadata(
-        is_directory=stat.S_ISDIR(status.st_mode),
-        is_file=stat.S_ISREG(status.st_mode),
-        is_symlink=is_link,
-        size=status.st_size,
-        created_at_ms=created,
-        modified_at_ms=max(0, status.st_mtime_ns // 1_000_000),
-    )
+    return Metadata(stat.S_ISDIR(mode), stat.S_ISREG(mode), is_link, size, created, modified)
+
+
+def _status(fd: int) -> tuple[int, int, int, int, int]:
+    """Version of ``syscalls.statx`` for a system without it."""
+    found = os.fstat(fd)
+    modified = max(0, found.st_mtime_ns // 1_000_000)
+    return found.st_mode, found.st_size, 0, modified, os.major(found.st_dev)
 
 
 def metadata_at_once(path: NativePath) -> Metadata:
@@ -122,7 +121,7 @@ def metadata_at_once(path: NativePath) -> Metadata:
                 raise
         raise BlockingIOError from None
     try:
-        found = syscalls.statx_cached(fd)
+        found = syscalls.statx(fd, cached=True)
         if found is None or (found[4] == 0 and not syscalls.is_tmpfs(fd)):
             raise BlockingIOError
     finally:

@@ -62,6 +62,16 @@ _openat2.argtypes = (
 )
 _openat2.restype = ctypes.c_long
 
+_statx = getattr(_libc, "statx", None)
+if _statx is not None:
+    _statx.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_char_p,
+    )
+
 _linkat = _libc.linkat
 _linkat.argtypes = (
     ctypes.c_int,
@@ -119,13 +129,16 @@ def supports(resolve: int) -> bool:
     return True
 
 
-def statx_cached(fd: int) -> tuple[int, int, int, int, int] | None:
-    """Mode, size, birth and change in milliseconds, and device major, from memory alone."""
-    if not hasattr(_libc, "statx"):
+def statx(fd: int, *, cached: bool = False) -> tuple[int, int, int, int, int] | None:
+    """Mode, size, birth and change in milliseconds, and device major; None: the call is missing.
+
+    ``cached``: from memory alone.  A birth that is not known is 0.
+    """
+    if _statx is None:
         return None
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
-    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
-    if _libc.statx(fd, b"", flags, _STATX_BASIC | _STATX_BTIME, buffer) != 0:
+    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC if cached else _AT_EMPTY_PATH
+    if _statx(fd, b"", flags, _STATX_BASIC | _STATX_BTIME, buffer) != 0:
         return None
     mask, mode, size = struct.unpack_from("=I24xH10xQ", buffer, 0)
     born_s, born_ns = struct.unpack_from("=qI", buffer, _STATX_BTIME_AT)
@@ -133,22 +146,6 @@ def statx_cached(fd: int) -> tuple[int, int, int, int, int] | None:
     (major,) = struct.unpack_from("=I", buffer, _STATX_DEV_MAJOR_AT)
     born = born_s * 1000 + born_ns // 1_000_000 if mask & _STATX_BTIME else 0
     return mode, size, max(0, born), max(0, changed_s * 1000 + changed_ns // 1_000_000), major
-
-
-def birth_ms(fd: int) -> int:
-    """When the file behind ``fd`` was made, in milliseconds since 1970; 0 when unknown."""
-    if not hasattr(_libc, "statx"):
-        return 0
-    buffer = ctypes.create_string_buffer(_STATX_SIZE)
-    # A birth time never changes, so a network file system need not be asked again.
-    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
-    if _libc.statx(fd, b"", flags, _STATX_BTIME, buffer) != 0:
-        return 0
-    (mask,) = struct.unpack_from("=I", buffer, 0)
-    if not mask & _STATX_BTIME:
-        return 0
-    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _STATX_BTIME_AT)
-    return max(0, int(seconds) * 1000 + int(nanoseconds) // 1_000_000)
 
 
 def reserve(fd: int, length: int) -> None:

@@ -46,6 +46,9 @@ class FileHelperClient:
         self._lost = lost
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        #: When each of them is given up, and the one timer for all: most calls need no timer.
+        self._due: dict[int, tuple[float, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         #: Calls whose callers have stopped waiting and that were not answered yet.
         self._given_up: set[int] = set()
         self._reader = frames.FrameReader()
@@ -75,12 +78,15 @@ class FileHelperClient:
         number = self._number
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting[number] = future
+        due = self._loop.time() + deadline
+        self._due[number] = due, deadline
+        if self._timer is None or due < self._timer.when():
+            self._watch()
         self._send(frames.encode([number, op, arguments], body))
-        timer = self._loop.call_later(deadline, self._expire, number, deadline)
         try:
             return await future
         finally:
-            timer.cancel()
+            del self._due[number]
             if self._waiting.pop(number, None) is not None:  # cancelled
                 self._given_up.add(number)
 
@@ -93,17 +99,33 @@ class FileHelperClient:
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
         self._unsent.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(_ended())
 
-    def _expire(self, number: int, deadline: float) -> None:
-        future = self._waiting.pop(number, None)
-        if future is not None and not future.done():
-            self._given_up.add(number)
-            text = f"the file operation did not finish within {deadline:g} s and was given up"
-            future.set_exception(FilesError(text))
+    def _watch(self) -> None:
+        """Set the timer to the first deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting = (due for number, (due, _) in self._due.items() if number in self._waiting)
+        first = min(waiting, default=None)
+        self._timer = None if first is None else self._loop.call_at(first, self._look)
+
+    def _look(self) -> None:
+        """Give up the calls that are due."""
+        self._timer = None
+        now = self._loop.time()
+        for number, (due, deadline) in self._due.items():
+            future = self._waiting.get(number)
+            if due <= now and future is not None and not future.done():
+                del self._waiting[number]
+                self._given_up.add(number)
+                text = f"the file operation did not finish within {deadline:g} s and was given up"
+                future.set_exception(FilesError(text))
+        self._watch()
 
     def _send(self, pieces: list[bytes | memoryview]) -> None:
         idle = not self._unsent

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 _LENGTHS = struct.Struct(">II")
+#: Made once: `dumps` with separators makes an encoder each time, and `loads` looks at the encoding.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_scan = json.JSONDecoder().scan_once
 #: Listings of 50 000 names are the largest heads, one block of a file is the largest body.
 LONGEST_HEAD = 64 * 1024 * 1024
 LONGEST_BODY = 4 * 1024 * 1024
@@ -25,7 +28,7 @@ class BrokenFrame(Exception):
 
 def encode(head: Any, body: bytes | bytearray | memoryview = b"") -> list[bytes | memoryview]:
     """One frame, in pieces to be sent one after the other."""
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = _encode(head).encode()
     first = _LENGTHS.pack(len(text), len(body)) + text
     return [first, memoryview(body)] if body else [first]
 
@@ -33,9 +36,13 @@ def encode(head: Any, body: bytes | bytearray | memoryview = b"") -> list[bytes 
 def decode_head(head: bytes) -> Any:
     """The head as an object."""
     try:
-        return json.loads(head)
-    except ValueError as error:
+        text = head.decode()
+        value, end = _scan(text, 0)
+    except (ValueError, StopIteration) as error:
         raise BrokenFrame(f"the head of a frame is not JSON: {error}") from None
+    if end != len(text):
+        raise BrokenFrame("the head of a frame is longer than its JSON")
+    return value
 
 
 def path_text(path: bytes) -> str:

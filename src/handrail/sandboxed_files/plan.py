@@ -59,11 +59,26 @@ class FileSandboxes:
         self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
         #: The profiles of calls, by that of the client and whether they change anything.
         self._of_calls: dict[tuple[Profile, bool], Profile] = {}
+        #: The same of calls that change nothing, by a client's words.
+        self._of_words: dict[bytes, Profile] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    async def find(self, pool: FilePool, profile: Profile, *, writes: bool) -> FileSandbox:
-        """The sandbox for a profile and a kind of call.
+    def recent(self, words: bytes) -> FileSandbox | None:
+        """The sandbox of a call that changes nothing, if it is not due to be made again.
+
+        Then the words need not be read again either, nor what they mean on this machine.
+        """
+        profile = self._of_words.get(words)
+        if profile is None:
+            return None
+        until, _, known = self._known.get(profile, _UNKNOWN)
+        return known if time.monotonic() < until else None
+
+    async def find(
+        self, pool: FilePool, profile: Profile, *, writes: bool, words: bytes = b""
+    ) -> FileSandbox:
+        """The sandbox for a profile and a kind of call; ``words``: what `recent` knows it by.
 
         Raises SandboxError, and FilesError when no thread is to be had.
         """
@@ -73,6 +88,10 @@ class FileSandboxes:
             if len(self._of_calls) >= _MOST_KNOWN:
                 self._of_calls.clear()
             self._of_calls[given, writes] = profile
+        if words and not writes:
+            if len(self._of_words) >= _MOST_KNOWN:
+                self._of_words.clear()
+            self._of_words[words] = profile
         await self._prepare(pool, profile)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)

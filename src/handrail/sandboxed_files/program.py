@@ -16,6 +16,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+if __name__ == "__main__":
+    # The package's directory comes last in sys.path: no file beside it shadows a module.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    __import__("handrail")
+    sys.path.pop()
+
+from handrail.errors import FilesError
+from handrail.sandboxed_files import frames
+
 if TYPE_CHECKING:
     from handrail.sandboxed_files.service import FileService
 
@@ -28,12 +37,10 @@ class Helper:
     """One socket, one service, some threads."""
 
     def __init__(self, fd: int, service: FileService) -> None:
-        from handrail.sandboxed_files.frames import FrameReader
-
         self._fd = fd
         self._socket = _socket.socket(fileno=fd)
         self._service = service
-        self._reader = FrameReader()
+        self._reader = frames.FrameReader()
         self._buffer = memoryview(bytearray(_STEP))  # one for all, as in client.py
         self._ready: deque[tuple[bytes, bytes]] = deque()
         self._more = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
@@ -42,22 +49,19 @@ class Helper:
 
     def run(self) -> None:
         """Serve until the socket ends; then end the whole process."""
-        from handrail.sandboxed_files.frames import BrokenFrame
-
         poll = select.epoll()
         for fd in (self._fd, self._more):
             poll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         try:
             while True:
+                for fd, _ in poll.poll(None, 2):
+                    if fd == self._more:
+                        self._awoken()
                 with self._turn:
                     frame = self._next()
                 if frame is not None:
                     self._answer(*frame)
-                    continue
-                for fd, _ in poll.poll():
-                    if fd == self._more:
-                        self._awoken()
-        except (OSError, BrokenFrame):
+        except (OSError, frames.BrokenFrame):
             pass  # the server is gone
         self._service.close()
         os._exit(0)  # other threads may hang in a call
@@ -84,9 +88,6 @@ class Helper:
             pass  # another thread was faster
 
     def _answer(self, head: bytes, body: bytes) -> None:
-        from handrail.errors import FilesError
-        from handrail.sandboxed_files import frames
-
         number, op, arguments = frames.decode_head(head)
         try:
             result, content = self._service.perform(op, arguments, body)
@@ -114,8 +115,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # The package's directory comes last in sys.path: no file beside it shadows a module.
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    __import__("handrail")
-    sys.path.pop()
     main(sys.argv[1:])

@@ -65,18 +65,7 @@ class FileService:
     # --- one path ------------------------------------------------------------------------
 
     def _metadata(self, _: bytes, path: str, follow: bool) -> Answer:
-        found = local.get_metadata(path_bytes(path), follow=follow)
-        return (
-            [
-                found.is_directory,
-                found.is_file,
-                found.is_symlink,
-                found.size,
-                found.created_at_ms,
-                found.modified_at_ms,
-            ],
-            b"",
-        )
+        return local.get_metadata(path_bytes(path), follow=follow), b""
 
     def _canonicalize(self, _: bytes, path: str) -> Answer:
         return path_text(local.canonicalize(path_bytes(path))), b""

@@ -363,6 +363,18 @@ async def test_a_root_that_was_exchanged_is_another_root(workspace: Path) -> Non
     assert sorted(os.listdir(workspace)) == ["hidden", "newer"]
 
 
+async def test_words_of_one_session_are_not_remembered_for_another(workspace: Path) -> None:
+    async with serving() as served:
+        first = Files(await served.client(), workspace)
+        second = Files(await served.client(), workspace)
+        own = (await first.client.call("session/temporary"))["path"]
+        first.sandbox["privateTmp"] = second.sandbox["privateTmp"] = own
+        for _ in range(3):
+            assert (await first.call("getMetadata", workspace / "file"))["isFile"]
+            code, text = await second.refused("getMetadata", workspace / "file")
+            assert (code, "not the directory of this session" in text) == (-32602, True)
+
+
 async def test_nothing_is_made_up_in_a_workspace(workspace: Path) -> None:
     before = sorted(os.listdir(workspace))
     async with serving() as served:

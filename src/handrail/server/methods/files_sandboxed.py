@@ -8,6 +8,7 @@ is an error, never a plain call.
 from __future__ import annotations
 
 import asyncio
+import marshal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
 
+#: The longest `sandbox` member that is remembered, as bytes.
+_LONGEST_WORDS = 16 * 1024
+
 
 def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Plain:
     """The handler that looks at the profile first; ``writes``: whether it changes anything."""
@@ -60,6 +64,8 @@ def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Pl
                     done = plain_handler(conn, params)
                     return await done if isinstance(done, Awaitable) else done
                 helper = await conn.files.helpers.get(sandbox)
+                if not changes:
+                    conn.calls.answer_is_near()
                 return await inside(conn, helper, params)
             except FilesError as error:
                 raise rpc_error(error) from None
@@ -82,10 +88,16 @@ async def _file_sandbox(
     server, session = conn.server, conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     check_private_tmp(session, given)
+    words = b"" if writes else marshal.dumps(given, 2)  # of equal bytes for equal members alone
+    recent = server.file_sandboxes.recent(words) if words else None
+    if recent is not None:
+        return recent
     profile = profile_of(server.sandbox, given, b"/")
     if not restricts_files(profile):
         return None
-    return await server.file_sandboxes.find(server.pool, profile, writes=writes)
+    return await server.file_sandboxes.find(
+        server.pool, profile, writes=writes, words=words if len(words) <= _LONGEST_WORDS else b""
+    )
 
 
 def _text(uri: str) -> str:
