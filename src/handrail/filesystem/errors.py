@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from handrail.errors import FilesError
 
@@ -84,19 +83,36 @@ def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
     return refusal(text, path)
 
 
-@contextmanager
-def os_errors(path: bytes, *, follow: bool = True) -> Iterator[None]:
+class _Translation:
+    """A context manager without a generator, for each file call has one or more."""
+
+    __slots__ = ("_follow", "_path")
+
+    def __init__(self, path: bytes, follow: bool) -> None:
+        self._path = path
+        self._follow = follow
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A FilesError is an OSError too, which says all of it already.
+        if isinstance(error, OSError) and not isinstance(error, FilesError):
+            raise of_os_error(error, self._path, follow=self._follow) from error
+
+
+def os_errors(path: bytes, *, follow: bool = True) -> _Translation:
     """Turn an OSError of the block into the FilesError it means for ``path``.
 
     Without ``follow`` the kernel returns ELOOP for any link at all; «too many levels» would then
     send the reader looking for a loop.
     """
-    try:
-        yield
-    except FilesError:
-        raise  # an OSError too, which says all of it already
-    except OSError as error:
-        raise of_os_error(error, path, follow=follow) from error
+    return _Translation(path, follow)
 
 
 def of_os_error(error: OSError, path: bytes, *, follow: bool = True) -> FilesError:

@@ -16,7 +16,7 @@ from typing import Any
 _LENGTHS = struct.Struct(">II")
 #: Made once: `dumps` with separators makes an encoder each time, and `loads` looks at the encoding.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-_scan = json.JSONDecoder().scan_once
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # missing in the stubs
 #: Listings of 50 000 names are the largest heads, one block of a file is the largest body.
 LONGEST_HEAD = 64 * 1024 * 1024
 LONGEST_BODY = 4 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Calls about many files take turns: side by side their threads fight for the interpreter.
 
-Each makes thousands of short system calls and wants the interpreter back after each of them. One
-after the other they take two thirds of the processor time.
+Each makes a thousand short system calls and wants the interpreter back after each of them: on two
+idle cores four at a time took up to five times the processor time of one after the other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Seconds after which a call goes on beside another: a file system that hangs delays no more.
-_PATIENCE = 0.2
+#: Seconds after which a call goes on beside another, several times what one takes from memory: with
+#: a slow disk they wait for that at the same time, and a file system that hangs delays no other.
+_PATIENCE = 0.05
 
 _turn = threading.Lock()
 
