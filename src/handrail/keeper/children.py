@@ -107,7 +107,8 @@ class Children:
         entry.line = started.line
         self.entries[child] = entry
         self.await_exit(entry)
-        self.watcher.add(child, self.groups.not_held(asked.limits))
+        if asked.limits:
+            self.watcher.add(child, self.groups.not_held(asked.limits))
         if asked.end_at is not None:
             self.end_by(entry, messages.Due(child, CAUSE_TIME, asked.end_at, asked.grace))
         try:
@@ -395,20 +396,27 @@ class Children:
             self.reap_all()
             return
         listed = os.pread(self.listing, _LISTING, 0)
-        orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
-        if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
-            self.reap_all()
-            return
-        for pid in orphans:
-            if os.waitid(os.P_PID, pid, _ENDED) is not None:
-                self.reap_one(pid, None)
+        if listed:
+            orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
+            if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
+                self.reap_all()
+                return
+            for pid in orphans:
+                if os.waitid(os.P_PID, pid, _ENDED) is not None:
+                    self.reap_orphan(pid)
         # After the orphans that have ended with them, so that these are counted.
-        for entry in [self.by_pidfd[fd] for fd in pidfds if fd in self.by_pidfd]:
-            if os.waitid(os.P_PID, entry.pid, _ENDED) is None:
+        for fd in pidfds:
+            entry = self.by_pidfd.get(fd)
+            if entry is None:
+                continue  # a request of the same turn has taken its status
+            pid, status, used = os.wait4(entry.pid, os.WNOHANG)
+            if pid == 0:
                 self.unwatch(entry)  # a debugger has to take its status first; then comes SIGCHLD
                 continue
-            del self.by_pid[entry.pid]
-            self.finish(entry, self.reap_one(entry.pid, entry))
+            del self.by_pid[pid]
+            entry.ended = time.monotonic_ns() // 1_000_000
+            entry.count(used)
+            self.finish(entry, status)
 
     def reap_all(self) -> None:
         """Version of `reap` that asks the kernel for any child: it looks at all of them."""
@@ -422,23 +430,23 @@ class Children:
             if found is None:
                 break
             entry = self.by_pid.pop(found.si_pid, None)
-            status = self.reap_one(found.si_pid, entry)
-            if entry is not None:
+            if entry is None:
+                self.reap_orphan(found.si_pid)
+            else:
+                entry.ended = time.monotonic_ns() // 1_000_000
+                _, status, used = os.wait4(found.si_pid, 0)
+                entry.count(used)
                 ended.append((entry, status))
         for entry, status in ended:
             self.finish(entry, status)
 
-    def reap_one(self, pid: int, entry: Entry | None) -> int:
-        """Take the status of a child that has ended, and count its usage; None: of an orphan."""
-        if entry is not None:
-            entry.ended = time.monotonic_ns() // 1_000_000
-        else:
-            mark = orphan_kill.mark_of(pid)
-            entry = None if mark is None else self.by_mark.get(mark)
-        _, status, used = os.wait4(pid, 0)
+    def reap_orphan(self, pid: int) -> None:
+        """Take the status of an orphan that has ended, and count its usage for its tree."""
+        mark = orphan_kill.mark_of(pid)
+        entry = None if mark is None else self.by_mark.get(mark)
+        _, _, used = os.wait4(pid, 0)
         if entry is not None:
             entry.count(used)
-        return status
 
     def finish(self, entry: Entry, status: int) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""

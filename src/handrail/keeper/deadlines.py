@@ -78,7 +78,7 @@ class Deadlines:
         #: not reach a process that is still to come.
         self._signal = signal_tree
         self._of: dict[bytes, Deadline] = {}
-        self._due: list[tuple[int, bytes]] = []
+        self.due: list[tuple[int, bytes]] = []
 
     def get(self, child: bytes) -> Deadline | None:
         return self._of.get(child)
@@ -94,9 +94,9 @@ class Deadlines:
     def drop(self, child: bytes) -> None:
         self._of.pop(child, None)
         # Most end long before their time: what is left of them must not pile up.
-        if len(self._due) > 2 * len(self._of) + _SPARE:
-            self._due = [(one.steps[0][0], key) for key, one in self._of.items() if one.steps]
-            heapq.heapify(self._due)
+        if len(self.due) > 2 * len(self._of) + _SPARE:
+            self.due = [(one.steps[0][0], key) for key, one in self._of.items() if one.steps]
+            heapq.heapify(self.due)
 
     def overtaken(self, child: bytes) -> None:
         """Note that a child is killed for another reason."""
@@ -119,12 +119,12 @@ class Deadlines:
     @property
     def next(self) -> int | None:
         """The time of the next step."""
-        return self._due[0][0] if self._due else None
+        return self.due[0][0] if self.due else None
 
     def run(self, now: int) -> None:
         """Do every step that is due."""
-        while self._due and self._due[0][0] <= now:
-            _, child = heapq.heappop(self._due)
+        while self.due and self.due[0][0] <= now:
+            _, child = heapq.heappop(self.due)
             ending = self._of.get(child)
             # Else it was changed since.
             if ending is not None and ending.steps and ending.steps[0][0] <= now:
@@ -140,4 +140,4 @@ class Deadlines:
 
     def _await(self, child: bytes, ending: Deadline) -> None:
         if ending.steps:
-            heapq.heappush(self._due, (ending.steps[0][0], child))
+            heapq.heappush(self.due, (ending.steps[0][0], child))

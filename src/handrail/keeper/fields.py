@@ -20,8 +20,10 @@ else:
         return lambda cls: cls
 
 
-def _read_words(left: Iterator[bytes]) -> list[bytes]:
-    word = next(left)
+def _read_words(left: Iterator[bytes], word: bytes | None = None) -> list[bytes]:
+    """A list; ``word``: how many there are, if that is read already."""
+    if word is None:
+        word = next(left)
     if word == b"0":
         return []
     count = int(word)
@@ -31,8 +33,9 @@ def _read_words(left: Iterator[bytes]) -> list[bytes]:
     return found
 
 
-def _read_pairs(left: Iterator[bytes]) -> dict[bytes, bytes]:
-    word = next(left)
+def _read_pairs(left: Iterator[bytes], word: bytes | None = None) -> dict[bytes, bytes]:
+    if word is None:
+        word = next(left)
     if word == b"0":
         return {}
     count = int(word)
@@ -72,21 +75,30 @@ def _write_seconds(to: list[bytes], seconds: float | None) -> None:
 
 
 def _write_numbers(to: list[bytes], numbers: list[int]) -> None:
-    _write_words(to, [b"%d" % number for number in numbers] if numbers else [])
+    if numbers:
+        _write_words(to, [b"%d" % number for number in numbers])
+    else:
+        to.append(b"0")
 
 
 def _read_numbers(left: Iterator[bytes]) -> list[int]:
-    words = _read_words(left)
-    return list(map(int, words)) if words else []
+    word = next(left)
+    return [] if word == b"0" else list(map(int, _read_words(left, word)))
 
 
 def _write_limits(to: list[bytes], limits: dict[bytes, int]) -> None:
-    _write_pairs(to, {name: b"%d" % limits[name] for name in limits} if limits else {})
+    if limits:
+        _write_pairs(to, {name: b"%d" % limits[name] for name in limits})
+    else:
+        to.append(b"0")
 
 
 def _read_limits(left: Iterator[bytes]) -> dict[bytes, int]:
-    pairs = _read_pairs(left)
-    return dict(zip(pairs, map(int, pairs.values()), strict=True)) if pairs else {}
+    word = next(left)
+    if word == b"0":
+        return {}
+    pairs = _read_pairs(left, word)
+    return dict(zip(pairs, map(int, pairs.values()), strict=True))
 
 
 #: How words and numbers in front of all others are written and read: many at once, and quickly,

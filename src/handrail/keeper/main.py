@@ -40,7 +40,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SECONDS = 2.0
 #: Servers that wait to be heard, and those that only looked whether a keeper listens.
 _BACKLOG = 4096
-#: Without anything to do.
+#: Without anything to do; poll takes no more than 24 days.
 _LONGEST_SECONDS = 3600.0
 
 
@@ -71,31 +71,29 @@ class Keeper:
                 self.lease.start_orphan_wait(time.monotonic())
 
     def hear(self, fd: int) -> None:
-        """Handle a few messages of one link, then those of the others."""
-        sock = self.links[fd].sock
-        for _ in range(8):
-            if not self.running or fd not in self.links:
-                return
-            try:
-                message = messages.receive(sock)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = None
-            if message is None:
+        """Handle one message of a link; the poll tells of the next, without a call in vain."""
+        if not self.running:
+            return
+        try:
+            message = messages.receive(self.links[fd].sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            self.lost(fd)
+            return
+        try:
+            self.obey(fd, message)
+        except Exception as error:  # noqa: BLE001 (the children must not end with it)
+            # Not what a server of ours says, or no way to answer it: that is the end of
+            # this link, and of nothing else.
+            if not isinstance(error, (OSError, ValueError, IndexError)):
+                sys.excepthook(type(error), error, error.__traceback__)  # into the log
+            if fd in self.links:
                 self.lost(fd)
-                return
-            try:
-                self.obey(fd, message)
-            except Exception as error:  # noqa: BLE001 (the children must not end with it)
-                # Not what a server of ours says, or no way to answer it: that is the end of
-                # this link, and of nothing else.
-                if not isinstance(error, (OSError, ValueError, IndexError)):
-                    sys.excepthook(type(error), error, error.__traceback__)  # into the log
-                if fd in self.links:
-                    self.lost(fd)
-            finally:
-                message.close()
+        finally:
+            message.close()
 
     def obey(self, fd: int, message: messages.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields
@@ -243,33 +241,32 @@ class Keeper:
         self.children.limits.set_own(self.children.mark)
         hardening.become_private()
         self.children.reap_all()
+        due = self.next_due()
         while self.running:
             ended: list[int] = []
             woken = False
-            for fd, events in self.poll.poll(self.patience()):
+            for fd, events in self.poll.poll(None if due is None else _patience(due)):
                 if fd == wake:
                     woken = True
                 elif fd in self.children.by_pidfd:
                     ended.append(fd)
-                elif self.listener is not None and fd == self.listener.fileno():
-                    self.accept()
-                elif fd in self.children.lone:
-                    self.children.lone_ended(fd)
                 elif fd in self.links:
                     if events & select.EPOLLOUT:
                         self.links.flush(fd)
                     if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
                         self.hear(fd)
+                elif self.listener is not None and fd == self.listener.fileno():
+                    self.accept()
+                elif fd in self.children.lone:
+                    self.children.lone_ended(fd)
             if woken or ended:
                 # Also of pidfds alone: their SIGCHLD has come by now, and would wake us once more.
                 self.note_signals(wake)
                 self.children.reap(ended)
-            self.succession.fence_silent()
-            now = time.monotonic_ns() // 1_000_000
-            self.children.endings.run(now)
-            self.children.watcher.run(now)
-            if self.lease.orphans_expired(time.monotonic()):
-                self.stop()
+            due = self.next_due()
+            if due is not None:
+                self.do_due()
+                due = self.next_due()
 
     def note_signals(self, wake: int) -> None:
         """Take the signals that have come, and stop if SIGTERM is one of them."""
@@ -280,19 +277,29 @@ class Keeper:
         if signal.SIGTERM in noted:
             self.stop()
 
-    def patience(self) -> float | None:
-        """Seconds until something is due without a request."""
-        due = [claim.deadline for claim in self.succession.claims[:1]]
-        if self.lease.orphans_end is not None:
-            due.append(self.lease.orphans_end)
-        if self.children.endings.next is not None:
-            due.append(self.children.endings.next / 1000)
-        if self.children.watcher.next is not None:
-            due.append(self.children.watcher.next / 1000)
-        if not due:
-            return None
-        # Rather a millisecond late than early and in vain; poll takes no more than 24 days.
-        return max(0.0, min(min(due) - time.monotonic(), _LONGEST_SECONDS)) + 0.001
+    def next_due(self) -> float | None:
+        """When something is due without a request, on the monotonic clock; None: nothing is."""
+        claims, orphans_end = self.succession.claims, self.lease.orphans_end
+        endings, watcher = self.children.endings, self.children.watcher
+        if not claims and orphans_end is None and not endings.due and watcher.next is None:
+            return None  # as in most turns
+        due = [claim.deadline for claim in claims[:1]]
+        if orphans_end is not None:
+            due.append(orphans_end)
+        if endings.next is not None:
+            due.append(endings.next / 1000)
+        if watcher.next is not None:
+            due.append(watcher.next / 1000)
+        return min(due)
+
+    def do_due(self) -> None:
+        """Do what is due by now."""
+        self.succession.fence_silent()
+        now = time.monotonic_ns() // 1_000_000
+        self.children.endings.run(now)
+        self.children.watcher.run(now)
+        if self.lease.orphans_expired(time.monotonic()):
+            self.stop()
 
     def accept(self) -> None:
         assert self.listener is not None  # noqa: S101 (the poll only names it when there is one)
@@ -320,6 +327,11 @@ class Keeper:
             raise ValueError("not our secret")
         peer.proven = True
         self.links.say(fd, messages.PROOF, serial, [])
+
+
+def _patience(due: float) -> float:
+    """Seconds until then: rather a millisecond late than early and in vain."""
+    return max(0.0, min(due - time.monotonic(), _LONGEST_SECONDS)) + 0.001
 
 
 def _noted(number: int, frame: object) -> None:

@@ -294,19 +294,15 @@ def send(
             view = memoryview(body)
             while view:
                 view = view[os.write(big, view) :]
-            _send(sock, _HEAD.pack(op | _BIG, serial), (*fds, big))
+            rights = array.array("i", (*fds, big))
+            sock.sendmsg((_HEAD.pack(op | _BIG, serial),), ((*_RIGHTS, rights),))
         finally:
             os.close(big)
-    else:
-        _send(sock, _HEAD.pack(op, serial) + body, fds)
-
-
-def _send(sock: socket.socket, data: bytes, fds: tuple[int, ...] | list[int]) -> None:
-    if fds:
+    elif fds:
         rights = array.array("i", fds)
-        sock.sendmsg((data,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights),))
+        sock.sendmsg((_HEAD.pack(op, serial), body), ((*_RIGHTS, rights),))
     else:
-        sock.send(data)
+        sock.send(_HEAD.pack(op, serial) + body)
 
 
 def receive(sock: socket.socket) -> Message | None:
