@@ -49,7 +49,12 @@ def looks_secret(name: str) -> bool:
 
 def without(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without credentials, for a child."""
-    return {name: value for name, value in environ.items() if not is_credential(name)}
+    # Most begin otherwise, and this is asked for every command.
+    return {
+        name: value
+        for name, value in environ.items()
+        if name[:1] not in "hH" or not is_credential(name)
+    }
 
 
 def forget_variables() -> None:

@@ -108,7 +108,7 @@ class Child:
     def go_on(self) -> None:
         """Version of `begin` for a child recovered from a previous server; it may have exited."""
         self.output.read()
-        if self.exit is not None:
+        if self.ending.exit is not None:
             self.ending.maybe_closed()
             self.ending.drain_later()
             return
@@ -233,7 +233,7 @@ class Child:
         """Keep only what late readers may ask for, after the close; there may be very many."""
         self.spec = self.spec.without_env()
         if not self.output.is_behind:
-            self.drop_tags()
+            self.tags = _NO_TAGS
         self.pid = 0
         self._started = 0.0
         self.stdin.shrink()

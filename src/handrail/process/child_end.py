@@ -64,6 +64,7 @@ class ChildEnd:
         "status",
         "terminated",
         "verdict",
+        "watched",
     )
 
     def __init__(self, child: Child, pidfd: int) -> None:
@@ -79,6 +80,7 @@ class ChildEnd:
         self.closed_at = 0.0  # by the loop's clock
         self.ended_at: float | None = None  # monotonic; of one that ended before we were there
         self.pidfd = pidfd
+        self.watched = False  # by its pidfd, without its keeper
         self.search: asyncio.Task[None] | None = None  # for its status, without its keeper
         self._task: asyncio.Task[None] | None = None  # ends it
         self._discarded = False
@@ -226,7 +228,8 @@ class ChildEnd:
             self.verdict = child.spec.judge(info.code, output.texts() if info.code else [], seen)
         if child.spec.network is not None and child.spec.running_sandbox is not None:
             child.spec.network.ended()  # nothing of it is left
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         child.stdin.exited(terminated=self.terminated)
         seq = output.exited(status, int(child.age * 1000))
         if fault_points.armed:
@@ -245,8 +248,9 @@ class ChildEnd:
 
     def drain_later(self) -> None:
         """Give the streams of an exited child time to end."""
-        child = self._child
-        if not child.closed and not child.output.waits and not child.spec.waits_for_streams:
+        child, output = self._child, self._child.output
+        closed = output.log.closed_seq is not None
+        if not closed and not output.waits and not child.spec.waits_for_streams:
             self._timer = child.loop.call_later(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
@@ -263,17 +267,18 @@ class ChildEnd:
 
     def maybe_closed(self) -> None:
         """Close if the exit is known and this stream was the last to end."""
-        child = self._child
-        if self.exit is None or not child.output.ended:
+        child, output = self._child, self._child.output
+        if self.exit is None or not output.ended:
             return
-        if not child.closed:
+        if output.log.closed_seq is None:
             self._close()
         elif self.held_open:
             child.launcher.release(child.number)  # now the last descendant has let go
 
     def _close(self) -> None:
         child, output = self._child, self._child.output
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         seq = output.close(held_open=self.held_open)
         self.closed_at = child.loop.time()
         if fault_points.armed:
@@ -310,7 +315,8 @@ class ChildEnd:
     def close_pidfd(self) -> None:
         """Close the pidfd: its process has ended."""
         if self.pidfd >= 0:
-            self._child.loop.remove_reader(self.pidfd)
+            if self.watched:
+                self._child.loop.remove_reader(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = -1
 

@@ -64,7 +64,7 @@ class Notifier:
             self.receipts.notified(child, chunk.seq, chunk.size)
 
     def exited(self, child: Child, seq: int) -> None:
-        info = child.exit
+        info = child.ending.exit
         # The wire wants a number here; -1 means "not known".  `exit` has the full answer.
         code = b"-1" if info is None or info.code is None else b"%d" % info.code
         extra = b""

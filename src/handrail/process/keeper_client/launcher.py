@@ -200,7 +200,7 @@ class Launcher:
             child = self._children
             asked = start_fields.spawn(spec, child, program, note)
             _check_room(cwd, 1 + len(self._starts))
-            question = self._starts.ask(asked.pack(), [cwd, *(fd for _, fd in spec.passed)])
+            question = self._starts.ask(asked.pack(), [cwd, *[fd for _, fd in spec.passed]])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None

@@ -23,9 +23,9 @@ def spawn(spec: ProcessSpec, child: int, program: bytes, note: bytes) -> message
         spec.running_sandbox is not None,
         [spec.argv[0] if spec.arg0 is None else spec.arg0, *spec.argv[1:]],
         spec.env,
-        [number for number, _ in spec.passed],
+        [number for number, _ in spec.passed] if spec.passed else [],
         _limits(spec) if waiting is None else {},
-        _end_at(spec) if waiting is None else None,
+        None if waiting is not None or spec.timeout is None else _end_at(spec),
         int(process.TIMEOUT_GRACE * 1000),
         0 if waiting is None else waiting.line,
     )

@@ -12,7 +12,6 @@ anything gets a memfd of its own when there is something to record, and the keep
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import struct
@@ -24,7 +23,6 @@ from handrail import fault_points, memory_file
 from handrail.process.output.backpressure import Backlog, Window
 from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
 from handrail.process.output.output_log import Chunk, OutputLog
-from handrail.process.output.read_scheduler import ReadScheduler
 from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.output.stream import PTY, STDERR, STDOUT, STREAM_NAMES, Stream
 from handrail.process.spec import OnLag, ProcessSpec
@@ -53,17 +51,12 @@ class ChildOutput:
         self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
         self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         kinds = (PTY,) if spec.tty else (STDOUT, STDERR)
-        self.streams = [Stream(self, kind, fd) for kind, fd in zip(kinds, fds, strict=False)]
+        loop, turns = child.loop, child.launcher.turns
+        self.streams = [
+            Stream(self, kind, fd, loop, turns) for kind, fd in zip(kinds, fds, strict=False)
+        ]
 
     # --- state ---------------------------------------------------------------------------
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._child.loop
-
-    @property
-    def turns(self) -> ReadScheduler:
-        return self._child.launcher.turns
 
     @property
     def key(self) -> str:
@@ -72,7 +65,10 @@ class ChildOutput:
     @property
     def ended(self) -> bool:
         """Whether no more output comes."""
-        return all([stream.ended for stream in self.streams])  # noqa: C419 (few, and asked often)
+        for stream in self.streams:  # noqa: SIM110 (few, and asked often)
+            if not stream.ended:
+                return False
+        return True
 
     @property
     def closed(self) -> bool:
@@ -153,7 +149,7 @@ class ChildOutput:
                 self.blocked = True
                 self._sink.blocked(self._child)
             return
-        if self._is_full:
+        if (self._window is not None or self.stored is not None) and self._is_full:
             stream.stop_reading()
             self.blocked = True  # until the reader, or the disk, has more of it
             return
@@ -265,9 +261,7 @@ class ChildOutput:
         if not self.held_back:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
-                    if self._is_full:
-                        break
-                    if stream.ended or not stream.take():
+                    if stream.ended or self._is_full or not stream.take():
                         break
 
     def take_rest(self) -> bool:
@@ -306,8 +300,12 @@ class ChildOutput:
 
     def shrink(self) -> None:
         """Keep only what late readers may ask for; there may be very many."""
-        self.close_index()
-        if all(stream.spool is None and stream.ended for stream in self.streams):
+        if self.index is not None:
+            self.close_index()
+        for stream in self.streams:
+            if stream.spool is not None or not stream.ended:
+                break
+        else:
             self.streams = _NO_STREAMS
         self.log = self.log.settled()
 

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 from handrail.process.output.spool import STEP, Spool, Staging
 
 if TYPE_CHECKING:
+    import asyncio
+
     from handrail.process.output.child_output import ChildOutput
+    from handrail.process.output.read_turns import ReadTurns
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class Stream:
     """The state of one output stream."""
 
     __slots__ = (
+        "_loop",
         "_output",
         "_tries_for_room",
         "_turns",
@@ -43,9 +47,17 @@ class Stream:
         "staging",
     )
 
-    def __init__(self, output: ChildOutput, index: int, fd: int) -> None:
+    def __init__(
+        self,
+        output: ChildOutput,
+        index: int,
+        fd: int,
+        loop: asyncio.AbstractEventLoop,
+        turns: ReadTurns,
+    ) -> None:
         self._output = output
-        self._turns = output.turns
+        self._loop = loop
+        self._turns = turns
         self.index = index
         self.fd = fd
         self.spool: Spool | None = None
@@ -65,7 +77,7 @@ class Stream:
         """Have ``ChildOutput.readable`` called whenever there is something to read."""
         if not self.reading and not self.ended:
             self.reading = True
-            self._output.loop.add_reader(self.fd, self._readable)
+            self._loop.add_reader(self.fd, self._readable)
 
     def _readable(self) -> None:
         if self._turns.grant(self):
@@ -79,12 +91,12 @@ class Stream:
     def stop_reading(self) -> None:
         if self.reading:
             self.reading = False
-            self._output.loop.remove_reader(self.fd)
+            self._loop.remove_reader(self.fd)
 
     def take(self) -> bool:
         """Move one step of output; False when there is none now, or none any more."""
         output = self._output
-        if output.closed:
+        if output.log.closed_seq is not None:
             return self._throw_away()
         spool = self.spool
         if spool is None:
@@ -151,7 +163,7 @@ class Stream:
                 STREAM_NAMES[self.index],
                 error.strerror,
             )
-        self._output.loop.call_later(_RETRY_SECONDS, self._try_again)
+        self._loop.call_later(_RETRY_SECONDS, self._try_again)
         return False
 
     def _try_again(self) -> None:

@@ -55,12 +55,14 @@ def watch(child: Child) -> None:
     """Watch the pidfd of a child whose keeper is gone."""
     ending = child.ending
     if child.running and ending.pidfd >= 0 and ending.search is None:
+        ending.watched = True
         child.loop.add_reader(ending.pidfd, _ended, child)
 
 
 def _ended(child: Child) -> None:
     ending = child.ending
     child.loop.remove_reader(ending.pidfd)
+    ending.watched = False
     if ending.ended_at is None:
         ending.ended_at = time.monotonic()
     if child.running:

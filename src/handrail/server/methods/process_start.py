@@ -84,7 +84,7 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _started(conn, key, starting, made)
+    return _started(conn, key, starting, None if made is None else lambda: made)
 
 
 def _in_sandbox(
@@ -174,25 +174,23 @@ def _started_later(
             raise
         return spec
 
-    async def answer() -> StartResult:
-        await _settled(conn, starting)
-        return _result(conn, key, made)
-
     starting = session.table.start_later(key, prepared(), session.sink)
-    return answer()
+    return _started(conn, key, starting, lambda: made)
 
 
 async def _started(
-    conn: Connection, key: str, starting: asyncio.Task[Child], made: SandboxedCommand | None
+    conn: Connection,
+    key: str,
+    starting: asyncio.Task[Child],
+    made: Callable[[], SandboxedCommand | None] | None,
 ) -> StartResult:
-    await _settled(conn, starting)
-    return _result(conn, key, made)
-
-
-async def _settled(conn: Connection, starting: asyncio.Task[Child]) -> None:
+    """The answer to a start, once that has come to its end; ``made``: its sandbox by then."""
     try:
-        # Shielded: a client that is lost meanwhile finds the process when it resumes.
-        child = await asyncio.shield(starting)
+        # Not the task itself: a client that is lost meanwhile finds the process when it resumes.
+        over: asyncio.Future[None] = conn.server.loop.create_future()
+        starting.add_done_callback(lambda _: None if over.done() else over.set_result(None))
+        await over
+        child = starting.result()
         if conn.session is not None and conn.session.stores_new:
             conn.server.sessions.store(conn.session, [child.key])
     except StartCancelled as error:
@@ -203,6 +201,7 @@ async def _settled(conn: Connection, starting: asyncio.Task[Child]) -> None:
         raise refused(error) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
+    return _result(conn, key, None if made is None else made())
 
 
 def _result(conn: Connection, key: str, made: SandboxedCommand | None) -> StartResult:
@@ -244,7 +243,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         raise RpcError(INVALID_PARAMS, str(error)) from None
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
-    argv = tuple(_native("argv", word) for word in params.argv)
+    argv = tuple([_native("argv", word) for word in params.argv])
     if params.name is not None and len(params.name) > process_lookup.LONGEST_ID:
         raise RpcError(
             INVALID_PARAMS, f"`name` is longer than {process_lookup.LONGEST_ID} characters"
@@ -267,8 +266,8 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         timeout=None
         if params.timeout_ms is None
         else min(process_lookup.u64s("timeoutMs", params.timeout_ms) / 1000, LONGEST_TIMEOUT),
-        limits=_limits(conn, params.limits),
-        group=_group(conn),
+        limits=NO_LIMITS if params.limits is None else _limits(conn, params.limits),
+        group=None if conn.server.workspaces is None else _group(conn),
         detach=params.detach,
     )
 
@@ -315,9 +314,7 @@ def _group(conn: Connection) -> Group | None:
     return None if workspaces is None or session is None else workspaces.group(session)
 
 
-def _limits(conn: Connection, given: LimitsParams | None) -> Limits:
-    if given is None:
-        return NO_LIMITS
+def _limits(conn: Connection, given: LimitsParams) -> Limits:
     limits = Limits(
         memory=given.memory_bytes,
         processes=given.pids,
