@@ -14,12 +14,14 @@ import handrail
 
 SCRIPT = """
 import sys
+from importlib.util import cache_from_source
 sys.path.insert(0, {place!r})
 from handrail import start_bundle
 start_bundle.use()
 import handrail.sandbox.profile as profile
 from handrail.sandbox.light_dataclass import Choice
 start_bundle.make()
+assert profile.__cached__ == cache_from_source(profile.__file__)
 print(type(profile.__spec__.loader).__name__, profile.__file__, profile.workspace_write.__doc__[:4])
 """
 

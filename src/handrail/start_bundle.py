@@ -81,8 +81,11 @@ class _Finder:
         loader.bundle = self._fd, size, self._start + offset
         spec = ModuleSpec(name, loader, origin=source, is_package=package)
         spec.has_location = True
+        folder, _, file = source.rpartition("/")
+        # Else the import system finds it out by many steps, for each module.
+        spec.cached = f"{folder}/__pycache__/{file[:-3]}.{sys.implementation.cache_tag}.pyc"
         if package:
-            spec.submodule_search_locations = [os.path.dirname(source)]
+            spec.submodule_search_locations = [folder]
         return spec
 
 

@@ -10,6 +10,7 @@ import pytest
 
 #: Each of them took longer than what it was wanted for.
 DEAR = {"argparse", "asyncio", "dataclasses", "enum", "re", "signal", "struct", "typing"}
+DEAR |= {"threading"}
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])

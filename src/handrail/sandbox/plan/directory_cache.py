@@ -11,10 +11,10 @@ Several threads may look at once: what is read while another thread takes events
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import os
 import stat
-import threading
 import time
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ class DirectoryCache:
         self._only_of = only_of
         self._entries: dict[bytes, Directory] = {}
         self._look = 0
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._watch: DirectoryWatch | None = None
         #: Whether a part of it cannot be watched, as long as the same is mounted.
         self._unwatchable = False
