@@ -103,6 +103,7 @@ class Version:
         home = self.scratch / "home"
         home.mkdir(parents=True)
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "HANDRAIL_"))}
+        keep.pop("PYTHONDONTWRITEBYTECODE", None)  # else no start would find its bundle
         state = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
         # A probe of the keeper would choose between two ways by what it measures on that day.
         self.env = {**keep, **state, "HANDRAIL_TREES": "walk"}
