@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from handrail.process.output.child_output import ChildOutput
-    from handrail.process.output.read_turns import ReadTurns
+    from handrail.process.output.read_scheduler import ReadScheduler
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Stream:
         index: int,
         fd: int,
         loop: asyncio.AbstractEventLoop,
-        turns: ReadTurns,
+        turns: ReadScheduler,
     ) -> None:
         self._output = output
         self._loop = loop
