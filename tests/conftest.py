@@ -6,6 +6,7 @@ import inspect
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -19,6 +20,10 @@ from tests.support import counted_keeper
 from tests.support.coroutines import run
 from tests.support.processes import GRACE, nothing_left
 from tests.support.sandboxes import Held, holding
+
+# Rewriting the asserts of all modules takes seconds of each worker: it is kept also where
+# PYTHONDONTWRITEBYTECODE is set, which goes on for the programs that tests start.
+sys.dont_write_bytecode = False
 
 # A busy machine is slow, which says nothing about the code; pytest's own limit is the limit.
 settings.register_profile("handrail", deadline=None)

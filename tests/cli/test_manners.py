@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from handrail.cli import style, table
+from handrail.cli import style, text_table
 from handrail.cli.foreground_command import duration, harmless
 from tests.cli.user import HANDRAIL, Terminal
 
@@ -127,7 +127,7 @@ ROWS = [("a", "running", "sleep 1"), ("bcd", "exited", "x\n\x1b[2J")]
 
 def test_plain_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    table.show(("ID", "STATE", "COMMAND"), ROWS)
+    text_table.show(("ID", "STATE", "COMMAND"), ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "ID   STATE    COMMAND",
@@ -142,10 +142,10 @@ def test_table_for_a_person(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert style.person_looks()
-    table.show(("ID", "STATE", "COMMAND"), ROWS)
+    text_table.show(("ID", "STATE", "COMMAND"), ROWS)
     assert "\x1b[32mrunning" in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
-    table.show(("ID", "STATE", "COMMAND"), ROWS)
+    text_table.show(("ID", "STATE", "COMMAND"), ROWS)
     assert "\x1b[32m" not in capsys.readouterr().out
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from handrail.network.managed.start import NetworkQuestion
-from handrail.server.host_questions import PolicyQuestions
+from handrail.server.host_questions import HostQuestions
 from tests.support.coroutines import run
 
 
@@ -32,7 +32,7 @@ def test_a_question_that_comes_while_its_session_is_resumed_is_asked_once() -> N
 
     async def main() -> None:
         asked = Asked()
-        questions = PolicyQuestions(asked)  # type: ignore[arg-type]
+        questions = HostQuestions(asked)  # type: ignore[arg-type]
         child: Any = SimpleNamespace(key="p", spec=SimpleNamespace(network=None))
         first = NetworkQuestion(7, "https_connect", "a.example", 443, None, None, None)
         questions.ask(child, first)
