@@ -136,6 +136,11 @@ def sandbox_arguments(
     return out
 
 
+def resolver_text(address: str) -> bytes:
+    """The resolver's configuration in a managed network; what listens there knows no names."""
+    return f"nameserver {address}\noptions timeout:1 attempts:1\n".encode()
+
+
 def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
     """The steps as bwrap arguments, in order."""
     out: list[bytes] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket  # socket itself takes a while to import
 import os
+import stat
 
 from handrail.errors import SandboxUnavailable
 from handrail.keeper.seccomp import spawn as seccomp_spawn
@@ -25,6 +26,7 @@ from handrail.sandbox.bwrap.arguments import (
     SECCOMP_FD,
     STUB_FD,
     SYNC_FD,
+    resolver_text,
     sandbox_arguments,
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox, others_at_work
@@ -46,9 +48,7 @@ if TYPE_CHECKING:
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
-#: The resolver's configuration in a managed network; what listens there knows no names.
-_RESOLVER = b"nameserver %b\noptions timeout:1 attempts:1\n"
-_RESOLVER_ADDRESS = "127.0.0.1"
+_RESOLV_CONF = b"/etc/resolv.conf"
 #: What ``spreads`` has found.
 _spreading: list[bool] = []
 
@@ -116,8 +116,10 @@ def wrap(
         if lease is not None:
             passed.append((SYNC_FD, lease.fd))
         if resolver is not None:
-            address = joining.address if joining is not None else _RESOLVER_ADDRESS
-            closing.append(memory(_RESOLVER % address.encode()))
+            if joining is None:
+                closing.append(upkeep.filter("resolver", False))
+            else:
+                closing.append(memory(resolver_text(joining.address)))
             passed.append((int(resolver[0]), closing[-1]))
         closing.append(upkeep.filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
@@ -202,13 +204,26 @@ def _resolver_file(plan: Plan) -> tuple[bytes, bytes] | None:
     None where the command does not see it, for the C library then asks 127.0.0.1 as well, or where
     another command could lead bubblewrap elsewhere.
     """
-    path = os.path.realpath(b"/etc/resolv.conf")
+    path = _RESOLV_CONF
+    if not _is_plain(path):  # a link, on most machines with systemd
+        path = os.path.realpath(path)
+        if not os.path.isfile(path):
+            return None
     access = plan.access(path)
-    if access is Access.DENY or not os.path.isfile(path) or plan.shown.host_path(path) != path:
+    if access is Access.DENY or plan.shown.host_path(path) != path:
         return None
     if access is Access.WRITE and others_at_work():
         return None
     return b"%d" % (FIRST_FD + len(plan.passed)), path
+
+
+def _is_plain(path: bytes) -> bool:
+    """Whether a path of two names leads through no link, to a file."""
+    try:
+        above, here = os.lstat(os.path.dirname(path)), os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(above.st_mode) and stat.S_ISREG(here.st_mode)
 
 
 def writable_roots(plan: Plan) -> list[bytes]:

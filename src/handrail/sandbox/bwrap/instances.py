@@ -15,7 +15,7 @@ import os
 import time
 
 from handrail import memory_file
-from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD
+from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD, resolver_text
 from handrail.sandbox.syscalls import seccomp_filter
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class Instances:
         #: Sandboxes that were made and have not ended.
         self.insides: set[RunningSandbox] = set()
         self.lock = _thread.RLock()  # a signal handler may fork, too
-        #: Filter programs, and the stubs that run before bwrap, by purpose.
+        #: Filter programs, stubs that run before bwrap, and a file that is shown, by purpose.
         self._filters: dict[tuple[str, bool], int] = {}
 
     def filter(self, what: str, option: bool) -> int:
@@ -49,6 +49,8 @@ class Instances:
 
                 user = what == "join user"
                 text = network_stub.joiner(NETWORK_FD, JOIN_FD, user=user, apart=option)
+            elif what == "resolver":
+                text = resolver_text("127.0.0.1")
             elif what == "refuse":
                 text = seccomp_filter.program(machine, unix_sockets=option)
             else:
