@@ -302,8 +302,9 @@ async def measure_starts(server: Server, port: int, work: Path, count: int) -> d
         "connects once": ["bash", "--norc", "-c", CONNECTS, "bash", str(port)],
     }
     found: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for number in range(count):
-        for kind, argv in commands.items():
+    # One kind after the other: what ends behind a command that has connected is not the next one's.
+    for kind, argv in commands.items():
+        for number in range(count):
             for is_managed in (False, True) if number % 2 else (True, False):  # each is first
                 options = {**contained, **(managed(port) if is_managed else {})}
                 name = f"{kind} {is_managed} {number}"
