@@ -223,6 +223,8 @@ def judge_unsandboxed(
 
 def with_network(spec: ProcessSpec, network: NetworkHandle) -> ProcessSpec:
     """The spec, sandboxed or not, of a process with this network, whose denials are judged."""
+    if spec.network is network and spec.judge is not None:
+        return spec
     return replace(spec, network=network, judge=spec.judge or judge_unsandboxed)
 
 

@@ -31,7 +31,7 @@ def begin(
         java=_has_java(spec.env.get(b"PATH", b""), monotonic() // _LOOK_SECONDS),
         port=variables.INNER_PORT if start.enforced else network.port,
     )
-    return replace(spec, env=env), network
+    return replace(spec, env=env, network=network), network
 
 
 @lru_cache(16)
