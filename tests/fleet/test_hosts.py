@@ -233,6 +233,49 @@ async def test_a_left_workspace_is_adopted_with_its_output_or_swept(tmp_path: Pa
             assert await fleet.sweep(owner=fleet.owner) == 1
 
 
+@pytest.mark.fault
+async def test_what_another_driver_has_swept_is_gone_for_its_own(tmp_path: Path) -> None:
+    async with hosts(tmp_path, 1) as servers:
+        async with fleet_of(servers, owner="one") as fleet, fleet_of(servers) as other:
+            space = await fleet.workspace(**PLAIN)
+            assert await other.sweep(owner="one") == 1
+            for _ in range(2):
+                with pytest.raises(WorkspaceGone):
+                    await space.run("true")
+            with pytest.raises(WorkspaceGone):
+                await space.files.read("x")
+            assert space.state == "expired"
+
+
+@pytest.mark.fault
+async def test_what_no_workspace_can_have_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosts(tmp_path, 1) as servers:
+        async with fleet_of(servers) as fleet:
+            wrong: list[dict[str, object]] = [
+                {"sandbox": "none"},
+                {"env": {"A=": "x"}},
+                {"id": "a/b"},
+                {"id": ""},
+                {"near": "x"},
+            ]
+            for one in wrong:
+                with pytest.raises(UsageError):
+                    await fleet.workspace(**{**PLAIN, **one})
+            assert await fleet.workspaces() == []
+            monkeypatch.setattr("handrail.fleet.placing.FleetWorkspace", None)
+            with pytest.raises(TypeError):
+                await fleet.workspace(**PLAIN)
+
+            async def none() -> bool:
+                return not await fleet.workspaces()
+
+            await until(none)  # nor is what was made and cannot be used left
+            (node,) = fleet._parts.nodes.ready()
+            assert (node.lines, node.free) == (set(), node.total)
+
+
 async def test_a_lease_runs_only_without_its_driver(tmp_path: Path) -> None:
     async with hosts(tmp_path, 1) as servers:
         async with fleet_of(servers, lease=1.0) as fleet, fleet_of(servers, lease=1.0) as left:

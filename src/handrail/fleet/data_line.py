@@ -24,6 +24,7 @@ from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
 from handrail.executor.remote_session import RemoteSession
 from handrail.fleet.errors import NodeLost, NodeUnreachable, WorkspaceGone
+from handrail.protocol.envelope import SESSION_CLOSED
 
 if TYPE_CHECKING:
     from handrail.fleet.node import Node
@@ -142,6 +143,13 @@ class DataLine(ExecServerClient):
             raise self.node.unreachable(str(late)) from late
         except ExecutorTransportFailed as error:
             raise self._as_fleet(error) from error
+        except RpcError as error:
+            if error.message != SESSION_CLOSED:
+                raise
+            # Ended with its workspace, by another driver: the server closes no connection for that.
+            gone = await self._explained(error)
+            self.lose(gone)
+            raise gone.again() from error
         finally:
             self._calls -= 1
             self.used = asyncio.get_running_loop().time()

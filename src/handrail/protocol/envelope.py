@@ -24,6 +24,8 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32004
 ALREADY_ATTACHED = -32010
+#: The message of an INVALID_REQUEST: the session has ended, and its connection has not.
+SESSION_CLOSED = "the session of this connection was closed; connect again"
 #: Ours, ``kind`` in the ``data`` of an error: the sandbox cannot be enforced, nothing was run.
 SANDBOX_UNAVAILABLE = "sandboxUnavailable"
 #: Ours: no room for a workspace; ``data.what`` says of which resource.

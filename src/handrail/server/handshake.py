@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from handrail.errors import RpcError
-from handrail.protocol.envelope import INVALID_REQUEST
+from handrail.protocol.envelope import INVALID_REQUEST, SESSION_CLOSED
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -18,7 +18,7 @@ def check_handshake(conn: Connection, family: str) -> None:
     elif not conn.initialized:
         text = f"client must send initialized before using {family} methods"
     elif conn.session is None or conn.session.ended:
-        text = "the session of this connection was closed; connect again"
+        text = SESSION_CLOSED
     else:
         return
     raise RpcError(INVALID_REQUEST, text)
