@@ -132,6 +132,23 @@ async def test_a_workspace_that_is_made_late_does_not_outlive_its_map(tmp_path: 
                 await until(none)
 
 
+@pytest.mark.fault
+async def test_a_task_that_is_cancelled_by_itself_fails_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async def work(space: Any, number: int) -> int:
+        if number == 1:
+            raise asyncio.CancelledError
+        return number
+
+    async with hosts(tmp_path, 1) as servers:
+        async with fleet_of(servers) as fleet:
+            outcomes = await fleet.gather(work, range(3), concurrency=1, **PLAIN)
+            assert [one.state for one in outcomes] == ["ok", "failed", "ok"]
+            assert isinstance(outcomes[1].error, asyncio.CancelledError)
+            assert not outcomes[1].infra
+
+
 async def test_a_task_beyond_its_time_fails(tmp_path: Path) -> None:
     async def work(space: Any, number: int) -> None:
         await space.run("sleep 600")

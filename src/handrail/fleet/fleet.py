@@ -19,7 +19,7 @@ from handrail.fleet.errors import FleetError
 from handrail.fleet.hosts_engine import HostsEngine
 from handrail.fleet.metrics import FleetMetrics, of_nodes
 from handrail.fleet.node_set import NodeSet
-from handrail.fleet.placing import Placing, Wish
+from handrail.fleet.placing import Placing, Wish, node_of
 from handrail.fleet.progress_bar import drawn
 from handrail.fleet.reports import ENDED_NODES, FleetStatus, Outcome, WorkspaceInfo
 from handrail.fleet.settings import Amounts, LineSettings, Shares, Size, Tls, Via
@@ -316,11 +316,11 @@ class Fleet(NamesChecked):
             template=digest,
             on=given.texts(on, "on"),
             node=node,
-            near=None if near is None else near.node,
+            near=node_of(near),
             sandbox=sandbox,
             env=env,
             id=id,
-        )
+        ).checked()
 
     async def _same(self, name: str, sandbox: Sandbox, env: Env | None) -> FleetWorkspace | None:
         """The workspace of this id and owner, if there is one."""

@@ -7,6 +7,7 @@ while all are full.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -33,9 +34,11 @@ from handrail.fleet.workspace import FleetWorkspace, Made, native
 from handrail.protocol.workspace import AdoptResult, WorkspaceResult
 from handrail.version import __version__
 from handrail.workspace.arguments import Env
-from handrail.workspace.profile import Sandbox
+from handrail.workspace.profile import Sandbox, find_profile
+from handrail.workspace.variables import Variables
 
 NO_ROOM = -32020
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 #: How long a node that has refused, or could not be reached, is not asked again.
 _REST = 0.3
 #: The longest wait for news before nodes are asked what is free.
@@ -59,6 +62,24 @@ class Wish:
     env: Env | None = None
     id: str | None = None
     shared: bool = False
+
+    def checked(self) -> Wish:
+        """The same; raises UsageError for what no workspace can have."""
+        find_profile(self.sandbox)
+        Variables(self.env)
+        if self.id is not None and not _ID.fullmatch(self.id):
+            raise UsageError(
+                f"the id of a workspace is 1 to 100 letters, digits, '.', '_' and '-', and begins"
+                f" with a letter or digit; not {self.id!r}"
+            )
+        return self
+
+
+def node_of(near: object) -> str | None:
+    """The node of a workspace that another is to be near; raises UsageError."""
+    if near is None or isinstance(near, FleetWorkspace):
+        return None if near is None else near.node
+    raise UsageError(f"near is a workspace of the fleet, not {near!r}; node= takes an id")
 
 
 class Refused(Exception):
@@ -279,6 +300,7 @@ class Placing:
                     raise
                 await self._ensure(node, wish.template)
                 raw = await self._create(line, name, wish)
+            return self._open(line, _as_made(name, wish, raw))
         except BaseException as error:
             node.count(wish.amounts, -1)
             if sent and line is not None and not isinstance(error, RpcError):
@@ -291,26 +313,10 @@ class Placing:
             if isinstance(error, RpcError):
                 raise _refusal(error, node) from error
             raise
-        result = msgspec.convert(raw, WorkspaceResult)
-        made = Made(
-            id=name,
-            root=native(result.root),
-            temporary=native(result.temporary),
-            tenant=wish.tenant,
-            amounts=wish.amounts,
-            template=wish.template,
-            warm=result.warm,
-            enforced=raw.get("enforced") is True,
-            labels=wish.labels,
-            sandbox=wish.sandbox,
-            env=wish.env,
-            shared=wish.shared,
-        )
-        return self._open(line, made)
 
     def _open(self, line: DataLine, made: Made) -> FleetWorkspace:
-        line.node.lines.add(line)
         space = FleetWorkspace(line, made, self._forget)
+        line.node.lines.add(line)
         self._made(space)
         return space
 
@@ -409,6 +415,24 @@ class Placing:
             await line.leave()
             raise
         return space
+
+
+def _as_made(name: str, wish: Wish, raw: Any) -> Made:
+    result = msgspec.convert(raw, WorkspaceResult)
+    return Made(
+        id=name,
+        root=native(result.root),
+        temporary=native(result.temporary),
+        tenant=wish.tenant,
+        amounts=wish.amounts,
+        template=wish.template,
+        warm=result.warm,
+        enforced=raw.get("enforced") is True,
+        labels=wish.labels,
+        sandbox=wish.sandbox,
+        env=wish.env,
+        shared=wish.shared,
+    )
 
 
 def _refusal(error: RpcError, node: Node) -> BaseException:

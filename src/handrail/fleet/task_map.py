@@ -185,8 +185,13 @@ class TaskMap:
             began = time.monotonic()
             try:
                 value = await self._attempt(lane, wish, task)
+            except asyncio.CancelledError as error:
+                task_here = asyncio.current_task()
+                if task_here is None or task_here.cancelling():
+                    raise
+                failure: BaseException = error  # the task's own doing: the lane is not cancelled
             except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
-                failure: Exception = lane.explain(error)
+                failure = lane.explain(error)
             else:
                 return Outcome(
                     index=index,
@@ -269,7 +274,7 @@ class _Lane:
                 return NodeUnreachable(space.node, str(error) or "it was silent until the timeout")
         return error
 
-    async def wait_for_end(self, failure: Exception) -> None:
+    async def wait_for_end(self, failure: BaseException) -> None:
         """Before a second attempt: wait until the first one is over for certain, or lost."""
         if self._space is None or not isinstance(failure, NodeUnreachable):
             return
