@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handrail.sandbox import profile
 from handrail.sandbox.profile import (
@@ -153,3 +157,14 @@ def test_names_that_say_nothing_are_left_out_of_globs(glob: str) -> None:
 def test_a_glob_that_names_nothing_is_refused(glob: str) -> None:
     with pytest.raises(BadIntent, match="names nothing"):
         bound(Entry(Access.DENY, glob=glob))
+
+
+@given(st.lists(st.binary(min_size=1).map(lambda name: name.replace(b"/", b"_")), max_size=6))
+def test_the_ancestors_of_a_path_are_those_of_posixpath(names: list[bytes]) -> None:
+    path = b"/" + b"/".join(names)
+    expected = []
+    place = path
+    while place != b"/":
+        place = posixpath.dirname(place)
+        expected.append(place)
+    assert profile.parents(path) == expected
