@@ -244,8 +244,9 @@ def test_the_blocking_fleet_has_the_same_names(tmp_path: Path) -> None:
             assert (space.files.read("f"), space.state) == ("text", "ready")
             process = space.start("echo a; exit 4")
             assert process.result().exit_code == 4
+            needs = {**PLAIN, "near": space}
             found = fleet.gather(
-                lambda one, task: one.run(f"echo {task}").stdout, "abc", concurrency=2, **PLAIN
+                lambda one, task: one.run(f"echo {task}").stdout, "abc", concurrency=2, **needs
             )
             assert [o.value for o in found] == ["a\n", "b\n", "c\n"]
             assert fleet.status().workspaces == 1

@@ -77,9 +77,10 @@ class Wish:
 
 def node_of(near: object) -> str | None:
     """The node of a workspace that another is to be near; raises UsageError."""
-    if near is None or isinstance(near, FleetWorkspace):
-        return None if near is None else near.node
-    raise UsageError(f"near is a workspace of the fleet, not {near!r}; node= takes an id")
+    name = getattr(near, "node", None)  # also of the blocking handle, in the needs of a map
+    if near is not None and not isinstance(name, str):
+        raise UsageError(f"near is a workspace of the fleet, not {near!r}; node= takes an id")
+    return name
 
 
 class Refused(Exception):
