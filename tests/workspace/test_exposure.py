@@ -127,6 +127,15 @@ except OSError as error:
     assert said[1] == "b'hello '\n"
 
 
+async def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    shown = exposure.open_exposure(FakeExecutor(), "name", 8123, None, lambda _: None)
+    for _ in range(100):
+        shown._refused("a process of user 7 connected; say so")
+    await shown.close()
+    (line,) = caplog.messages
+    assert f"a process of user 7 connected (exposed port {shown.port})" in line
+
+
 async def test_a_close_that_is_cancelled_leaves_no_listener() -> None:
     shown = exposure.open_exposure(FakeExecutor(), "name", 8123, None, lambda _: None)
     closing = asyncio.create_task(shown.close())

@@ -19,6 +19,7 @@ from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor, LoopbackStream
 from handrail.name_hints import NamesChecked
 from handrail.server.auth.loopback_users import LoopbackUsers
+from handrail.transport.connection_limits import RefusalLog
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class AsyncExposure(NamesChecked):
         self.inner_port = inner_port
         #: The port of this machine.
         self.port: int = listener.getsockname()[1]
+        self._refusals = RefusalLog()
         self._users = LoopbackUsers(self._refused)
         self._room = asyncio.Semaphore(MOST)
         self._connections: set[asyncio.Task[None]] = set()
@@ -89,7 +91,7 @@ class AsyncExposure(NamesChecked):
         await self.close()
 
     def _refused(self, why: str) -> None:
-        log.warning("a connection to port %d was refused: %s", self.port, why.partition(";")[0])
+        self._refusals.warn(f"{why.partition(';')[0]} (exposed port {self.port})")
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
