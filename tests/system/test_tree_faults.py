@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper.limits.cgroups import Cgroups
+from handrail.keeper.limits.cgroups import Cgroups, name_of
 from tests.support.clients import SocketClient, dialled
 from tests.support.eventually import eventually
 from tests.support.processes import bearing
@@ -197,4 +197,4 @@ def _groups(keeper: int) -> list[Path]:
         homes = {Path(place.base).parent for place in groups._places()}
     finally:
         groups.close()
-    return [home / f"handrail-{keeper}" for home in homes if (home / f"handrail-{keeper}").exists()]
+    return [path for home in homes if (path := home / name_of(keeper)).exists()]

@@ -41,6 +41,19 @@ def test_the_probe_leaves_nothing(made: Cgroups) -> None:
     assert made.rung in (b"cgroup", b"walk")
 
 
+@pytest.mark.fault
+def test_groups_of_another_pid_namespace_are_not_removed(tmp_path: Path) -> None:
+    """There the pid may be a keeper's, whose child has not yet stepped into its new group."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    own, other = cgroups.name_of(gone.pid), f"handrail-{gone.pid}.1"
+    for name in (own, other, cgroups.name_of(os.getpid()), "handrail-x", "else"):
+        (tmp_path / name / "1f").mkdir(parents=True)
+    cgroups._sweep(str(tmp_path))
+    left = {cgroups.name_of(os.getpid()), other, "handrail-x", "else"}
+    assert set(os.listdir(tmp_path)) == left
+
+
 def test_a_choice_overrides_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cgroups.CHOICE, "walk")
     made = Cgroups()
@@ -86,10 +99,10 @@ def test_what_a_dead_keeper_left_is_swept(killing: Cgroups) -> None:
     home = Path(killing.kills.base).parent
     gone = subprocess.Popen(["true"])
     gone.wait()
-    (home / f"handrail-{gone.pid}").mkdir()
-    (home / f"handrail-{gone.pid}" / "1f").mkdir()
+    (home / cgroups.name_of(gone.pid)).mkdir()
+    (home / cgroups.name_of(gone.pid) / "1f").mkdir()
     Cgroups().close()
-    assert not (home / f"handrail-{gone.pid}").exists()
+    assert not (home / cgroups.name_of(gone.pid)).exists()
 
 
 def test_groups_of_the_keeper_before_an_upgrade_are_found(killing: Cgroups) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper.limits.cgroups import CHOICE, Cgroups
+from handrail.keeper.limits.cgroups import CHOICE, Cgroups, name_of
 from tests.server.workspaces.support import create, listed, options
 from tests.support.clients import Client, dialled
 from tests.support.eventually import eventually_so
@@ -39,9 +39,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, str]:
 def ours(groups: dict[bytes, str], keeper: int) -> list[str]:
     """The groups of workspaces that a keeper has."""
     return [
-        f"{place}/handrail-{keeper}/{name}"
+        f"{place}/{name_of(keeper)}/{name}"
         for place in groups.values()
-        for name in _names(f"{place}/handrail-{keeper}")
+        for name in _names(f"{place}/{name_of(keeper)}")
         if name.startswith("of-")
     ]
 

@@ -34,6 +34,15 @@ OUT_OF_MEMORY = 0x10000
 CHOICE = "HANDRAIL_TREES"
 
 
+def name_of(keeper: int) -> str:
+    """The name of a keeper's directory: a pid means a process in one pid namespace only."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0  # no /proc: as one namespace with all others that have none
+    return f"handrail-{keeper}.{namespace:x}"
+
+
 class Hierarchy:
     """One mounted hierarchy of groups, and the directory in which the keeper makes its own."""
 
@@ -41,7 +50,7 @@ class Hierarchy:
 
     def __init__(self, own: str, *, unified: bool) -> None:
         self.unified = unified
-        self.base = f"{own}/handrail-{os.getpid()}"
+        self.base = f"{own}/{name_of(os.getpid())}"
 
     def path(self, mark: int, around: str = "") -> str:
         """The group of a child, in the one ``around`` it, if there is one."""
@@ -324,14 +333,19 @@ def _delegate(place: Hierarchy) -> None:
 
 
 def _sweep(own: str) -> None:
-    """Remove groups that killed keepers left, where no process is in them any more."""
+    """Remove groups that killed keepers left, where no process is in them any more.
+
+    Not those of another pid namespace, where a keeper may live whose child has not yet stepped into
+    its group.
+    """
     try:
         names = os.listdir(own)
     except OSError:
         return
     for name in names:
-        pid = name.removeprefix("handrail-")
-        if pid != name and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        pid = name.removeprefix("handrail-").partition(".")[0]
+        ours = pid.isdigit() and name == name_of(int(pid))
+        if ours and not os.path.exists(f"/proc/{pid}"):
             _remove(f"{own}/{name}")
 
 
