@@ -86,6 +86,26 @@ def test_a_server_that_has_gone_is_named(handrail: Command, tmp_path: Path) -> N
     assert json.loads(handrail("ps", "--all", "--json").stdout) == []
 
 
+def test_all_rows_of_a_killed_server_have_one_line(
+    handrail: Command, env: dict[str, str], tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state, env=env) as server:
+        start = ("run", "--at", server.url, "--sandbox", "off", "--detach", "--", "sleep", "600")
+        names = [handrail(*start).stdout.strip() for _ in range(2)]
+        server.process.kill()
+        server.process.wait()
+        table = handrail("ps")
+        assert table.stdout.count("unreachable") == 2
+        assert table.stderr.count("\n") == 1
+        first, second = sorted((f"{name}-1" for name in names), key=table.stderr.index)
+        gone = f"the server at {server.url} is gone, and its processes go on without it; start it "
+        assert table.stderr.startswith(f"handrail: {first}, {second}: {gone}")
+        with server_process(state, env=env):
+            pass  # it takes over, and ends them with itself
+
+
 def test_a_token_that_is_missing_is_asked_for(handrail: Command, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")

@@ -133,10 +133,9 @@ def remove_row(record: DetachedRecord) -> None:
 
 def short(at: str, error: ExecutorTransportFailed) -> str:
     """Why a server cannot be asked, in one line."""
-    text = str(error)
-    if "cannot connect" in text:
+    if "cannot connect" in error.detail:
         return f"no server answers at {at}"
-    first = text.splitlines()[0] if text else "its server does not answer"
+    first = error.detail.partition("\n")[0] or "its server does not answer"
     return first.removeprefix("exec-server transport failed: ")
 
 

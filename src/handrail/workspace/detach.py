@@ -219,7 +219,7 @@ async def _check_waiting(record: DetachedRecord, result: Result) -> None:
         return
     if await asyncio.to_thread(store.keeper_waits, about):
         raise ExecutorTransportFailed(
-            f"the server at {record.at} is gone, and process {about.process_id} goes on without it;"
+            f"the server at {record.at} is gone, and its processes go on without it;"
             f" start it again with `handrail serve --state-dir {about.state_dir}` and the same"
             " --listen"
         )
