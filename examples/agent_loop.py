@@ -20,7 +20,7 @@ PATCH = """\
 *** Update File: greet.py
 @@
 -print("hello")
-+print("hello,", input("name? "))
++print("hello,", input("name?\\n"))
 *** End Patch
 """
 
