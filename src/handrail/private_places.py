@@ -163,12 +163,16 @@ def shared_home() -> str:
 def shared_homes() -> list[str]:
     """Where that directory may be, whatever the environment says; the first that can be used is."""
     first = shared_home()
-    try:
-        taken = os.lstat(first).st_uid != os.geteuid()
-    except OSError:
-        taken = False
-    home = _home_of_user() if taken else None
+    home = _home_of_user() if _is_taken(first) else None
     return [first] if home is None else [first, os.path.join(home, ".local/state/handrail")]
+
+
+def _is_taken(place: str) -> bool:
+    """Whether it is another user's."""
+    try:
+        return os.lstat(place).st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def _home_of_user() -> str | None:
@@ -363,12 +367,28 @@ def contains(path: str | bytes) -> bool:
 def revision() -> tuple[int, ...]:
     """A number that changes with the list: by ``add``, or by ``remember`` of any program."""
     changes = []
-    for home in dict.fromkeys((*state_homes(), *shared_homes())):
+    for file in _lists():
         try:
-            changes.append(os.stat(os.path.join(home, _REMEMBERED)).st_mtime_ns)
+            changes.append(os.stat(file).st_mtime_ns)
         except OSError:
             changes.append(0)
     return len(_added), *changes
+
+
+#: What the files depend on that have the list, and their paths: they are asked for at each call.
+_known_lists: tuple[tuple[object, ...], list[str]] = ((), [])
+
+
+def _lists() -> list[str]:
+    """The files in which places are written down."""
+    global _known_lists
+    shared = shared_home()
+    variables = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
+    key = *variables, shared, _is_taken(shared)
+    if _known_lists[0] != key:
+        homes = dict.fromkeys((*state_homes(), *shared_homes()))
+        _known_lists = key, [os.path.join(home, _REMEMBERED) for home in homes]
+    return _known_lists[1]
 
 
 def is_directory(path: bytes) -> bool:

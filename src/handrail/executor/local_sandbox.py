@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from handrail import private_places
 from handrail.errors import SpawnFailed, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process import find_program
@@ -99,8 +100,11 @@ class LocalSandbox:
         self, launcher: Launcher, pool: FilePool, intent: Intent, *, writes: bool
     ) -> FileHelper:
         """The file helper for an intent; raises SandboxError, FilesError, SpawnFailed."""
-        profile = self._sandbox.resolve(intent, b"/")
-        found = await self._file_sandboxes.find(pool, profile, writes=writes)
+        words = None if writes else (intent, private_places.revision())
+        found = None if words is None else self._file_sandboxes.recent(words)
+        if found is None:
+            profile = self._sandbox.resolve(intent, b"/")
+            found = await self._file_sandboxes.find(pool, profile, writes=writes, words=words)
         if self._helpers is None:
             self._helpers = FileHelpers(launcher, asyncio.get_running_loop(), self._ending)
         return await self._helpers.get(found)

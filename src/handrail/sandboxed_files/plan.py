@@ -59,15 +59,16 @@ class FileSandboxes:
         self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
         #: The profiles of calls, by that of the client and whether they change anything.
         self._of_calls: dict[tuple[Profile, bool], Profile] = {}
-        #: The same of calls that change nothing, by a client's words.
-        self._of_words: dict[bytes, Profile] = {}
+        #: The same of calls that change nothing, by how their caller has said it.
+        self._of_words: dict[Hashable, Profile] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    def recent(self, words: bytes) -> FileSandbox | None:
+    def recent(self, words: Hashable) -> FileSandbox | None:
         """The sandbox of a call that changes nothing, if it is not due to be made again.
 
-        Then the words need not be read again either, nor what they mean on this machine.
+        Then the words need not be read again either, nor bound to this machine; private places
+        that were added since are told apart by ``private_places.revision`` among the words.
         """
         profile = self._of_words.get(words)
         if profile is None:
@@ -76,7 +77,7 @@ class FileSandboxes:
         return known if time.monotonic() < until else None
 
     async def find(
-        self, pool: FilePool, profile: Profile, *, writes: bool, words: bytes = b""
+        self, pool: FilePool, profile: Profile, *, writes: bool, words: Hashable = None
     ) -> FileSandbox:
         """The sandbox for a profile and a kind of call; ``words``: what `recent` knows it by.
 
@@ -88,7 +89,7 @@ class FileSandboxes:
             if len(self._of_calls) >= _MOST_KNOWN:
                 self._of_calls.clear()
             self._of_calls[given, writes] = profile
-        if words and not writes:
+        if words is not None and not writes:
             if len(self._of_words) >= _MOST_KNOWN:
                 self._of_words.clear()
             self._of_words[words] = profile

@@ -375,6 +375,20 @@ async def test_words_of_one_session_are_not_remembered_for_another(workspace: Pa
             assert (code, "not the directory of this session" in text) == (-32602, True)
 
 
+async def test_a_private_place_is_covered_at_once(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_places, "_added", dict(private_places._added))
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "token").write_text("TOPSECRET")
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        assert (await files.call("getMetadata", place / "token"))["size"] == 9
+        private_places.add(str(place))
+        assert (await files.refused("getMetadata", place / "token"))[0] in (-32004, -32600)
+
+
 async def test_nothing_is_made_up_in_a_workspace(workspace: Path) -> None:
     before = sorted(os.listdir(workspace))
     async with serving() as served:

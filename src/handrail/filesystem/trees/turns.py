@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 #: Seconds after which a call goes on beside another, several times what one takes from memory: with
 #: a slow disk they wait for that at the same time, and a file system that hangs delays no other.
-_PATIENCE = 0.05
+_PATIENCE = 0.1
 
 _turn = threading.Lock()
 

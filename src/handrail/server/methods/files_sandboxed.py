@@ -12,6 +12,7 @@ import marshal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from handrail import private_places
 from handrail.errors import FilesError, SandboxError
 from handrail.filesystem import directories, local, walk
 from handrail.filesystem.pool import DEADLINE
@@ -88,16 +89,18 @@ async def _file_sandbox(
     server, session = conn.server, conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     check_private_tmp(session, given)
-    words = b"" if writes else marshal.dumps(given, 2)  # of equal bytes for equal members alone
-    recent = server.file_sandboxes.recent(words) if words else None
-    if recent is not None:
-        return recent
+    words = None
+    if not writes:
+        said = marshal.dumps(given, 2)  # of equal bytes for equal members alone
+        words = said, private_places.revision()
+        recent = server.file_sandboxes.recent(words)
+        if recent is not None:
+            return recent
+        words = words if len(said) <= _LONGEST_WORDS else None
     profile = profile_of(server.sandbox, given, b"/")
     if not restricts_files(profile):
         return None
-    return await server.file_sandboxes.find(
-        server.pool, profile, writes=writes, words=words if len(words) <= _LONGEST_WORDS else b""
-    )
+    return await server.file_sandboxes.find(server.pool, profile, writes=writes, words=words)
 
 
 def _text(uri: str) -> str:
