@@ -97,6 +97,8 @@ class Sandbox:
         #: The sandboxes it has made.
         self.upkeep = Instances()
         self._warm: WarmSandboxes | None = None
+        #: Whether a command was started that could have been from one: most programs start one.
+        self._repeated = False
         self._closed = False
 
     @property
@@ -175,8 +177,7 @@ class Sandbox:
             # The guard finds the tree by its first process, which the kernel must not end before.
             return backend.wrap(command, profile, why, lasting=lasting or guarded)
         joining = None if join is None else join(profile)
-        cold = launcher is None or watch or joining is not None
-        warm = None if launcher is None or cold else self._warm_by(launcher)
+        warm = None if launcher is None or watch else self._warm_by(launcher)
         return self._wrapped(command, profile, watch, lasting, joining, Tries(), warm)
 
     def _wrapped(
@@ -198,7 +199,7 @@ class Sandbox:
                 made = None
                 if warm is not None and not tries.failures:
                     # With a launcher it is a complete spec.
-                    made = warm.take(command, plan, lasting=lasting)  # type: ignore[arg-type]
+                    made = warm.take(command, plan, joining, lasting=lasting)  # type: ignore[arg-type]
                 if made is None:
                     made = wrap(
                         command,
@@ -231,7 +232,8 @@ class Sandbox:
             from handrail.sandbox import warm  # servers and executors alone
 
             self.end_warm()
-            if not warm.is_chosen():
+            repeated, self._repeated = self._repeated, True
+            if not warm.is_chosen(repeated=repeated):
                 return None
             from handrail.sandbox.warm import pool
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from handrail import AsyncWorkspace
+from handrail import AsyncWorkspace, private_places
 from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.warm import demand, pool
+from handrail.sandbox.warm.pool import WarmSandboxes
 from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
 from tests.support.eventually import eventually_so
 
@@ -30,17 +31,27 @@ class Warmed:
         self.ws = ws
         self.executor = executor
 
-    @property
-    def pool(self) -> pool.WarmSandboxes:
-        found = self.executor._sandbox._sandbox._warm  # type: ignore[union-attr]
-        assert found is not None
-        return found
+    def _found(self) -> WarmSandboxes | None:
+        """There is none before the second command."""
+        sandbox = self.executor._sandbox
+        return None if sandbox is None else sandbox._sandbox._warm
 
     @property
     def standing(self) -> list[WaitingSandbox]:
-        if self.executor._sandbox is None:
-            return []
-        return [one for line in self.pool._lines.values() for one in line.standing]
+        found = self._found()
+        lines = [] if found is None else found._lines.values()
+        return [one for line in lines for one in line.standing]
+
+    @property
+    def used(self) -> int:
+        found = self._found()
+        return 0 if found is None else found.used
+
+    @property
+    def pool(self) -> WarmSandboxes:
+        found = self._found()
+        assert found is not None
+        return found
 
     async def wait(self, count: int = 2) -> None:
         """Until so many wait."""
@@ -49,12 +60,21 @@ class Warmed:
             with contextlib.suppress(AssertionError):  # other programs make plans false, too
                 await eventually_so(lambda: len(self.standing) >= count, limit=2)
 
+    @asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """None is made meanwhile: bubblewrap would make a covered name anew that is taken away,
+        and one that is made after a change may rightly be used."""
+        most, self.pool._most = self.pool._most, 0
+        await eventually_so(lambda: self.pool._maker is None, "none is being made")
+        yield
+        self.pool._most = most
+
     async def run(self, command: str, *, ahead: bool = True) -> Any:
         """Run a command; ``ahead``: from one that waited, else never from one."""
         for _ in range(50):
-            before = self.pool.used
+            before = self.used
             result = await self.ws.run(command)
-            if (self.pool.used > before) is ahead:
+            if (self.used > before) is ahead:
                 return result
             assert ahead, f"it was started from one that waited: {result}"
             await self.wait(1)
@@ -74,6 +94,8 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
     monkeypatch.setenv("HANDRAIL_WARM", "demand")
     if not pool.possible(probe.bubblewrap()):
         pytest.skip("no sandbox can wait on this machine")
+    # Servers of other tests come and go, and the places that they keep private.
+    monkeypatch.setattr(private_places, "revision", lambda: (len(private_places._added),))
     # Longer than a busy machine takes.
     monkeypatch.setattr(demand, "KEEP_VISIBLE_SECONDS", 60.0)
     monkeypatch.setattr(demand, "RECENT_SECONDS", 60.0)
@@ -84,8 +106,6 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
         executor = LocalExecutor()
         try:
             async with AsyncWorkspace(root, executor=executor, **options) as ws:
-                # Commands that share a network start cold.
-                ws._location.loopback = None  # type: ignore[assignment]
                 yield Warmed(ws, executor)
         finally:
             await executor.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from handrail import Profile, private_places
 from handrail.errors import ExecutorSpawnFailed
+from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.sandbox.plan.placeholders import Placeholder
 from tests.sandbox.warm.conftest import Warm
 
 
@@ -17,8 +20,9 @@ async def test_a_repository_is_created(warm: Warm, folder: Path) -> None:
     ws = folder / "ws"
     async with warm(ws) as warmed:
         await warmed.wait()
-        (ws / "sub" / ".git").mkdir(parents=True)
-        await warmed.run("echo x > sub/.git/config; echo x > sub/fine", ahead=False)
+        async with warmed.resting():
+            (ws / "sub" / ".git").mkdir(parents=True)
+            await warmed.run("echo x > sub/.git/config; echo x > sub/fine", ahead=False)
         assert os.listdir(ws / "sub" / ".git") == []
         assert (ws / "sub" / "fine").exists()
         # And from the next plan.
@@ -27,12 +31,48 @@ async def test_a_repository_is_created(warm: Warm, folder: Path) -> None:
         assert os.listdir(ws / "sub" / ".git") == []
 
 
-async def test_a_placeholder_is_filled(warm: Warm, folder: Path) -> None:
+@pytest.mark.parametrize("moment", ["before", "last"])
+async def test_a_missing_name_is_made(
+    warm: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Before the plan is looked at, or when it was found true."""
+
+    def make() -> None:
+        (folder / ".git").mkdir()
+        (folder / ".git" / "HEAD").write_text("ref: x\n")
+
+    def begin(inside: RunningSandbox, masks: Sequence[Placeholder]) -> None:
+        if not (folder / ".git").exists():
+            make()
+        begun(inside, masks)
+
     async with warm(folder) as warmed:
         await warmed.wait()
-        assert os.listdir(folder / ".git") == []
-        (folder / ".git" / "HEAD").write_text("ref: x\n")
-        result = await warmed.run("cat .git/HEAD; echo x > .git/HEAD", ahead=False)
+        async with warmed.resting():
+            if moment == "before":
+                make()
+            else:
+                begun = RunningSandbox.begin
+                monkeypatch.setattr(RunningSandbox, "begin", begin)
+            result = await warmed.run("cat .git/HEAD; echo x > .git/HEAD", ahead=False)
+        assert result.stdout == "ref: x\n"
+        assert (folder / ".git" / "HEAD").read_text() == "ref: x\n"
+    assert os.listdir(folder) == [".git"]
+
+
+def repository_in(folder: Path) -> None:
+    """Have names covered before bubblewrap starts: those that wait are seen on the host then."""
+    (folder / "sub" / ".git").mkdir(parents=True)
+
+
+async def test_a_placeholder_is_filled(warm: Warm, folder: Path) -> None:
+    repository_in(folder)
+    async with warm(folder) as warmed:
+        await warmed.wait()
+        async with warmed.resting():
+            assert os.listdir(folder / ".git") == []
+            (folder / ".git" / "HEAD").write_text("ref: x\n")
+            result = await warmed.run("cat .git/HEAD; echo x > .git/HEAD", ahead=False)
         assert result.stdout == "ref: x\n"
         assert (folder / ".git" / "HEAD").read_text() == "ref: x\n"
 
@@ -40,15 +80,17 @@ async def test_a_placeholder_is_filled(warm: Warm, folder: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_placeholder_is_removed(warm: Warm, folder: Path, again: bool) -> None:
     """Its mount goes with it, also if another directory takes its place and inode."""
+    repository_in(folder)
     async with warm(folder) as warmed:
         await warmed.wait()
-        (folder / ".codex").rmdir()
-        if again:
-            (folder / ".codex").mkdir()
-        # The kernel tells it once; it holds for good.
-        assert not any(one.stands() for one in warmed.standing)
-        assert not any(one.stands() for one in warmed.standing)
-        await warmed.run("mkdir -p .codex; echo x > .codex/x; echo y > fine", ahead=False)
+        async with warmed.resting():
+            (folder / ".codex").rmdir()
+            if again:
+                (folder / ".codex").mkdir()
+            # The kernel tells it once; it holds for good.
+            assert not any(one.stands() for one in warmed.standing)
+            assert not any(one.stands() for one in warmed.standing)
+            await warmed.run("mkdir -p .codex; echo x > .codex/x; echo y > fine", ahead=False)
         assert (folder / "fine").exists()
         assert not (folder / ".codex" / "x").exists()
 
@@ -63,14 +105,16 @@ async def test_a_denied_file_is_replaced(warm: Warm, folder: Path) -> None:
         await warmed.wait()
         assert (await warmed.run("cat ws/secret")).stdout == ""
         await warmed.wait()
-        (folder / "new").write_text("two")
-        os.replace(folder / "new", secret)
-        assert (await warmed.run("cat ws/secret", ahead=False)).stdout == ""
+        async with warmed.resting():
+            (folder / "new").write_text("two")
+            os.replace(folder / "new", secret)
+            assert (await warmed.run("cat ws/secret", ahead=False)).stdout == ""
         await warmed.wait()
-        secret.unlink()
-        secret.write_text("three")
-        assert not any(one.stands() for one in warmed.standing)
-        assert (await warmed.run("cat ws/secret", ahead=False)).stdout == ""
+        async with warmed.resting():
+            secret.unlink()
+            secret.write_text("three")
+            assert not any(one.stands() for one in warmed.standing)
+            assert (await warmed.run("cat ws/secret", ahead=False)).stdout == ""
 
 
 async def test_a_deny_pattern_matches_now(warm: Warm, folder: Path) -> None:
@@ -92,18 +136,31 @@ async def test_a_root_is_replaced(warm: Warm, folder: Path, link: bool) -> None:
     profile = Profile(read=("/",), write=(str(build),))
     async with warm(ws, sandbox=profile) as warmed:
         await warmed.wait()
-        build.rename(folder / "old")
-        if link:
-            build.symlink_to(out)
-        else:
-            build.mkdir()
-        before = warmed.pool.used
-        with pytest.raises(ExecutorSpawnFailed) if link else contextlib.nullcontext():
-            await warmed.ws.run("echo x > build/f; echo x > old/f")
-        assert warmed.pool.used == before
+        async with warmed.resting():
+            build.rename(folder / "old")
+            if link:
+                build.symlink_to(out)
+            else:
+                build.mkdir()
+            before = warmed.used
+            with pytest.raises(ExecutorSpawnFailed) if link else contextlib.nullcontext():
+                await warmed.ws.run("echo x > build/f; echo x > old/f")
+            assert warmed.used == before
         assert not (folder / "old" / "f").exists()
         assert not (out / "f").exists()
         assert (build / "f").exists() is not link
+
+
+async def test_a_private_place_makes_no_difference(
+    warm: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where commands have a /tmp of their own: as when another server starts and ends."""
+    async with warm(folder) as warmed:
+        await warmed.wait()
+        monkeypatch.setattr(private_places, "_added", dict(private_places._added))
+        private_places.add("/tmp/handrail-somewhere/state", directory=True)
+        async with warmed.resting():
+            assert (await warmed.run("echo fine")).stdout == "fine\n"
 
 
 async def test_a_private_place_is_added(

@@ -12,6 +12,7 @@ import pytest
 from handrail.keeper.proc_children import children_of
 from tests.sandbox.arena import Wire
 from tests.sandbox.warm.conftest import Warm
+from tests.sandbox.warm.test_reach import alive
 from tests.support.eventually import eventually
 from tests.support.processes import nothing_left, reaping
 from tests.support.servers import ServerProcess
@@ -57,6 +58,37 @@ def sandboxes(keeper: int) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("killed", ["server", "keeper", "both"])
+def test_killed_before_they_cover_missing_names(
+    warm: Warm, folder: Path, tmp_path: Path, killed: str
+) -> None:
+    """What bubblewrap has not done yet it never does: no name is made."""
+    server = ServerProcess(tmp_path / "state")
+    with nothing_left(), reaping(lambda: server.pid):
+        try:
+            client = Client(server.url)
+            keeper = server.keeper()
+            while len(waiting := sandboxes(keeper)) < 2:
+                assert client.ended(client.start(folder, "/bin/true")) == 0
+                with contextlib.suppress(AssertionError):  # other programs make plans false, too
+                    eventually(lambda: len(sandboxes(keeper)) >= 2, limit=2)
+            inside = {pid for one in waiting for pid in children_of(one)}
+            if killed == "both":
+                os.kill(keeper, signal.SIGSTOP)  # it ends none
+            if killed != "keeper":
+                os.kill(server.pid, signal.SIGKILL)
+                server.wait()
+            if killed != "server":
+                os.kill(keeper, signal.SIGKILL)
+            eventually(lambda: not any(map(alive, inside)), "they end")
+            if killed == "server":  # a keeper would wait for the next one
+                os.kill(keeper, signal.SIGKILL)
+            assert os.listdir(folder) == []
+        finally:
+            server.stop()
+            server.close()
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
     """``both``: with its keeper."""
@@ -73,8 +105,8 @@ def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
                     assert client.ended(client.start(ws, "/bin/true")) == 0
                     eventually(lambda: len(sandboxes(keeper)) < 2, limit=1)
             used = client.start(ws, "/bin/sleep", "1000")
+            eventually(lambda: len(sandboxes(keeper)) >= 2, "another waits")
             waiting = sandboxes(keeper)
-            assert len(waiting) >= 2
             if both:
                 os.kill(keeper, signal.SIGSTOP)  # it tells no server, and ends none
             os.kill(server.pid, signal.SIGKILL)

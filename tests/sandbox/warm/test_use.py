@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from handrail import Limits
+from handrail import AsyncWorkspace, Limits
+from handrail.sandbox.profile import PROTECTED_NAMES
 from tests.sandbox.warm.conftest import Warm, Warmed
 from tests.support.eventually import eventually_so
 from tests.support.processes import nothing_left
 
 LOOK = [
-    "id -u; hostname; pwd; echo $PWD; env | sort; umask; ls -la .; tty; ls -1A /dev",
+    "id -u; hostname; pwd; echo $PWD; env | sort; umask; ls -lA --time-style=+ .; tty; ls -1A /dev",
     "ulimit -a | grep -v locks",  # which is the tag
     "ls /proc /proc/self/fd | grep -v '[0-9][0-9]'; cut -d' ' -f4-6 /proc/self/stat",
     "grep -e NoNew -e Seccomp -e Cap -e Sig /proc/self/status; cat /proc/1/stat",
@@ -23,19 +24,22 @@ LOOK = [
 ]
 
 
+@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("tty", [False, True])
-async def test_everything_is_as_cold(warm: Warm, folder: Path, tty: bool) -> None:
-    """But for ``/dev/.ready`` (docs/decisions/0028)."""
+async def test_everything_is_as_cold(warm: Warm, folder: Path, tty: bool, missing: bool) -> None:
+    """But for ``/dev/.ready`` where no name is missing (docs/decisions/0028)."""
+    for name in () if missing else PROTECTED_NAMES:
+        (folder / name.decode()).mkdir()
     async with warm(folder) as warmed:
         cold = await said(warmed, tty)
         while True:
-            before = warmed.pool.used
+            before = warmed.used
             ahead = await said(warmed, tty)
-            if warmed.pool.used > before:
+            if warmed.used > before:
                 break
             with contextlib.suppress(AssertionError):
                 await eventually_so(lambda: bool(warmed.standing), limit=2)
-    assert ahead == [line for line in cold if line != ".ready"]
+    assert ahead == [line for line in cold if missing or line != ".ready"]
 
 
 async def said(warmed: Warmed, tty: bool) -> list[str]:
@@ -43,6 +47,34 @@ async def said(warmed: Warmed, tty: bool) -> list[str]:
     await process.wait()
     text = (await process.result()).stdout
     return text.replace("\r", "").splitlines()
+
+
+async def test_none_is_seen_on_the_host(warm: Warm, folder: Path) -> None:
+    """While they wait; a command has the names covered that are missing."""
+    async with warm(folder) as warmed:
+        await warmed.wait(3)
+        async with warmed.resting():
+            assert os.listdir(folder) == []
+            result = await warmed.run("ls -A; mkdir .git/x; rmdir .git; touch .agents/x")
+            assert result.stdout == ".agents\n.codex\n.git\n"
+            assert result.stderr.count("cannot") + result.stderr.count("failed") == 3, result
+            assert os.listdir(folder) == []
+            assert all(one.stands() for one in warmed.standing)
+
+
+async def test_they_share_the_network_of_their_workspace(warm: Warm, folder: Path) -> None:
+    """And end with it, though their executor goes on."""
+    network = "readlink /proc/self/ns/net"
+    async with warm(folder / "one") as warmed:
+        shared = (await warmed.ws.run(network)).stdout
+        await warmed.wait()
+        assert (await warmed.run(network)).stdout == shared
+        async with AsyncWorkspace(folder, executor=warmed.executor) as other:
+            assert (await other.run(network)).stdout != shared
+            for _ in range(3):
+                await other.run("true")
+            assert len(warmed.pool._lines) == 2
+        await eventually_so(lambda: len(warmed.pool._lines) == 1, "those of the other have ended")
 
 
 async def test_each_is_used_once(warm: Warm, folder: Path) -> None:
@@ -80,10 +112,10 @@ async def test_what_cannot_be_the_same_starts_cold(warm: Warm, folder: Path) -> 
         await warmed.run("true", ahead=True)
         long = await warmed.run(f": {'x' * 50_000}; echo fine", ahead=False)
         assert long.stdout == "fine\n"
-        watched = warmed.pool.used
+        watched = warmed.used
         result = await warmed.ws.run("echo x > /etc/x", watch_denials=True)
         assert result.denials
-        assert warmed.pool.used == watched
+        assert warmed.used == watched
 
 
 async def test_nothing_is_left(warm: Warm, folder: Path) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 #: Fd numbers in the child.
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD = 3, 4, 5, 6, 7, 8
-#: The namespace of a shared network, and the program that joins it; or, in a sandbox that waits,
-#: which joins none, its line and its stub.
+#: The namespace of a shared network, and the program that joins it.
 NETWORK_FD, JOIN_FD = 9, 10
-LINE_FD, STUB_FD = 9, 10
-FIRST_FD = 11
+#: Of a sandbox that waits: its line and its stub; where bwrap tells that it waits, and waits.
+LINE_FD, STUB_FD, TOLD_FD, HOLD_FD = 11, 12, 13, 14
+FIRST_FD = 15
 #: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
 #: Copying this file is the last thing bwrap does before it starts the command.
@@ -115,14 +115,21 @@ def sandbox_arguments(
     ready: bool = True,
     arg0: bytes | None = None,
     sync: bool = False,
+    held_at: int | None = None,
 ) -> list[bytes]:
     """All that bwrap is told of a sandbox, in order; the command comes after it.
 
     ``network``: the one of the program that starts bwrap.  ``resolver``: the resolver's
     configuration, as the number of its fd and its path.  ``ready``: bwrap says when the sandbox
-    stands.  ``sync``: bwrap holds the lock on placeholders.
+    stands.  ``sync``: bwrap holds the lock on placeholders.  ``held_at``: so many words of the
+    mounts come before bwrap tells that it waits, and waits; the others when it is let go.
     """
-    out = [*namespace_arguments(network=network, lasting=lasting), *mounts]
+    out = namespace_arguments(network=network, lasting=lasting)
+    if held_at is None:
+        out += mounts
+    else:
+        waits = (b"--file", b"%d" % TOLD_FD, READY_FILE, b"--file", b"%d" % HOLD_FD, READY_FILE)
+        out += [*mounts[:held_at], *waits, *mounts[held_at:]]
     if resolver is not None:
         out += [b"--perms", b"0444", b"--ro-bind-data", *resolver]
     if ready:

@@ -18,6 +18,7 @@ from handrail.sandbox.bwrap.arguments import (
     ARGS_FD,
     BEFORE_FD,
     FIRST_FD,
+    HOLD_FD,
     INFO_FD,
     JOIN_FD,
     MOST_ARGUMENTS,
@@ -26,6 +27,7 @@ from handrail.sandbox.bwrap.arguments import (
     SECCOMP_FD,
     STUB_FD,
     SYNC_FD,
+    TOLD_FD,
     resolver_text,
     sandbox_arguments,
 )
@@ -69,8 +71,10 @@ def wrap(
     ``lasting``: it outlives the program that starts it.  With a ``watcher`` everything it tries to
     change is announced.  ``joining``: instead of a network of its own it has one that is there.
     ``stub``: the program that waits in it until it becomes a command; of ``command`` no more than
-    ``tty`` counts then.  Raises Refused, or Stale when the plan has to be made anew.
+    ``tty`` counts then, and missing names are covered when it begins, unless that is done before
+    bwrap starts.  Raises Refused, or Stale when the plan has to be made anew.
     """
+    held = stub >= 0 and bool(plan.masks) and not plan.masks_beforehand
     argv, env, tty = command.argv, environment(command, plan), command.tty
     cwd, arg0 = command.cwd, command.arg0
     if stub >= 0:
@@ -97,6 +101,7 @@ def wrap(
         ready=stub < 0,
         arg0=named if bwrap.argv0 else None,
         sync=bool(plan.masks),
+        held_at=plan.masks_at if held else None,
     )
     if len(arguments) > MOST_ARGUMENTS:
         raise Refused(
@@ -109,7 +114,9 @@ def wrap(
     if tty and stub < 0:
         # The terminal becomes the command's own, in a session of its own.
         argv = (_setsid(), b"-c", *argv)
-    lease = plan.registry.acquire(plan.masks) if plan.masks else None
+    lease = None
+    if plan.masks:
+        lease = plan.registry.prepare() if held else plan.registry.acquire(plan.masks)
     closing: list[int] = []
     passed = list(plan.passed)
     try:
@@ -148,6 +155,9 @@ def wrap(
             program = (*_join(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             info, ready = _lines(closing, passed)
+            line = _hold(closing, passed) if held else None
+            if line is not None:
+                line, ready = (line[1], ready), line[0]
             # Without sockets: the file helper, or a command that is as harmless.
             running = RunningSandbox(
                 info,
@@ -158,6 +168,7 @@ def wrap(
                 watcher,
                 upkeep,
                 trusted=not plan.profile.sockets or stub >= 0,
+                held=line,
             )
     except BaseException:
         for fd in closing:
@@ -235,17 +246,36 @@ def writable_roots(plan: Plan) -> list[bytes]:
     ]
 
 
-def _lines(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
-    """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
+def _hold(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
+    """Where it is seen that bwrap waits, and by what it is let go.
+
+    What it reads ends when the second is closed.  While we have not taken the byte that is sent
+    here, that end is an error, so that bwrap ends with us.
+    """
+    ours, theirs = _socket.socketpair()
+    theirs.send(b"\n")
+    closing.append(theirs.detach())
+    passed.append((HOLD_FD, closing[-1]))
+    return _seen(TOLD_FD, closing, passed), ours.detach()
+
+
+def _seen(number: int, closing: list[int], passed: list[tuple[int, int]]) -> int:
+    """What is closed, or reset, when the other end is: after its byte was read, or before."""
     ours, theirs = _socket.socketpair()
     closing.append(theirs.detach())
-    passed.append((READY_FD, closing[-1]))
+    passed.append((number, closing[-1]))
     ours.send(b"\n")
     ours.shutdown(_socket.SHUT_WR)
+    return ours.detach()
+
+
+def _lines(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
+    """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
+    ready = _seen(READY_FD, closing, passed)
     info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     closing.append(said)
     passed.append((INFO_FD, said))
-    return info, ours.detach()
+    return info, ready
 
 
 def _setsid() -> bytes:

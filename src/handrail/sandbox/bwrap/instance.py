@@ -17,17 +17,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from asyncio import AbstractEventLoop, Future
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from handrail.network.managed.way_out import WayOut
     from handrail.sandbox.bwrap.instances import Instances
     from handrail.sandbox.denial import Denial
+    from handrail.sandbox.plan.placeholders import Placeholder
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
     from handrail.sandbox.syscalls.lazy_supervisor import Keep, LazySupervisor
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
 
+#: How long the kernel may take to end a process that was killed.
+_KILLED_SECONDS = 2.0
 #: How often the first process is checked for exiting, before it is waited for.
 _CHECKS = 10
 #: A flag of the kernel's per-thread flags in ``stat``.
@@ -60,6 +63,7 @@ class RunningSandbox:
         "_tty",
         "_waiting",
         "_watcher",
+        "held",
         "pid",
         "trusted",
     )
@@ -75,7 +79,9 @@ class RunningSandbox:
         upkeep: Instances | None = None,
         *,
         trusted: bool = False,
+        held: tuple[int, int] | None = None,
     ) -> None:
+        """``held``: what lets bwrap go on when it waits, and what is ``ready`` then."""
         _running.add(self)
         #: The Instances that made it.
         self._instances = upkeep
@@ -88,6 +94,8 @@ class RunningSandbox:
         self._lease = lease
         self._tty = tty
         self._ready = ready
+        #: While bwrap waits, before it covers missing names.
+        self.held: tuple[int, int] | tuple[()] = held or ()
         self._watcher = watcher
         self._supervisor: LazySupervisor | None = None
         #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.
@@ -185,10 +193,21 @@ class RunningSandbox:
         """Note the fds that are held of it while it waits for its command."""
         self._spare = fds
 
-    def begin(self, *, trusted: bool) -> None:
-        """Note that a waiting sandbox has its command, to which the fds belong from now on."""
+    def begin(self, masks: Sequence[Placeholder]) -> None:
+        """Note that a waiting sandbox has its command, to which the fds belong from now on.
+
+        One that bwrap has not finished covers these missing names now; raises Stale, or Refused.
+        """
+        if self.held:
+            if self._lease is not None:
+                self._lease.fill(masks)
+            self._close_ready()
+            go, self._ready = self.held
+            self.held = ()
+            os.read(go, 1)  # else bwrap would be told that we are gone
+            os.close(go)
         self._spare = ()
-        self.trusted = trusted
+        self.trusted = False
 
     def covers(self) -> bool:
         """Whether its placeholders are there, and no other program has put anything into them."""
@@ -236,8 +255,10 @@ class RunningSandbox:
             return False
 
     def abandon(self) -> None:
-        """Release everything: it was never started."""
-        self._end()
+        """Release everything: it was never started, or only made ahead."""
+        self.wait(_KILLED_SECONDS)  # bwrap would make names anew that it is about to cover
+        if self in _running:
+            self._end()
 
     def leave(self) -> None:
         """Let go while processes in it live on; a later run removes its placeholders."""
@@ -251,9 +272,9 @@ class RunningSandbox:
         _running.discard(self)
         waiting, self._waiting = self._waiting, None
         held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
-        held += self._spare
+        held += (*self._spare, *self.held)
         self._closing, self._info, self._ready, self._looking = (), -1, -1, None
-        self._spare = ()
+        self._spare = self.held = ()
         for fd in held:
             if fd >= 0:
                 os.close(fd)
@@ -388,6 +409,9 @@ class RunningSandbox:
         if info >= 0:
             os.close(info)
         self._close_ready()
+        held, self.held = self.held, ()
+        for fd in held:
+            os.close(fd)
 
     def _forget(self) -> None:
         _running.discard(self)

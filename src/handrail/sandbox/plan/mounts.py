@@ -130,8 +130,8 @@ class Mounts:
         for path in self._needed:
             mount = self._mount_transient if path in self._plan.transient else self._mount
             places[path] = lambda path=path, mount=mount: mount(path)  # type: ignore[misc]
-        for path, mask in self._masks.items():
-            places[path] = lambda mask=mask: self._mount_mask(mask)  # type: ignore[misc]
+        for path in self._masks:
+            places[path] = lambda path=path: self._pin(path)  # type: ignore[misc]
         # bwrap reads the whole mount table for each bind, so those that make it long come last.
         late = [path for path in places if _comes_last(path)]
         for path in sorted(places.keys() - set(late), key=_order):
@@ -141,9 +141,15 @@ class Mounts:
             places[path]()
         if base is Access.DENY:
             steps.append(Seal(b"/"))
+        # The very last: a sandbox that waits for its command does not need them yet.
+        covered = len(steps)
+        for path in sorted(self._masks, key=_order):
+            self._mount_mask(self._masks[path])
         self._plan.masks = tuple(self._masks[path] for path in sorted(self._masks))
         self._request()
-        self._plan.arguments = mount_arguments(steps)
+        self._plan.arguments = mount_arguments(steps[:covered])
+        self._plan.masks_at = len(self._plan.arguments)
+        self._plan.arguments += mount_arguments(steps[covered:])
         if len(self._plan.arguments) > MOST_ARGUMENTS:
             raise Refused(
                 f"the profile needs {len(self._plan.arguments)} mount arguments and bubblewrap"
@@ -255,7 +261,6 @@ class Mounts:
         self._plan.steps.append(Seal(path))
 
     def _mount_mask(self, mask: Placeholder) -> None:
-        self._pin(mask.path)
         if self._beforehand is not None and not _comes_last(mask.path):
             self._plan.masks_beforehand = True  # each, when it was made
         elif mask.directory:

@@ -45,6 +45,7 @@ Made = tuple[bytes, Identity]  # a path, and what was made there
 
 #: The record of what was made, and the lock that says whether it is still needed.
 _MADE, _HELD = ".made", ".held"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 #: How long a record of another mount namespace is kept: that one may be gone with its files.
 _KEPT_SECONDS = 7 * 86_400
 
@@ -86,6 +87,10 @@ class PlaceholderLease:
         if self.users == 0:
             self._registry.leave(self)
 
+    def fill(self, masks: Sequence[Placeholder]) -> None:
+        """Make what is missing, for a lease that was prepared.  Raises Stale, or Refused."""
+        self._registry.fill(self, masks)
+
     def untouched(self) -> bool:
         """Whether all placeholders are there, and empty."""
         return _all_there(self.made) and all(_is_empty(mask) for mask in self.made)
@@ -103,7 +108,9 @@ class PlaceholderRegistry:
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or _usual_directory()
         self._fd, self._lock = _open(self.directory)
-        self._active: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
+        #: The leases of this process by name, and those that the next sandbox may share.
+        self._active: dict[str, PlaceholderLease] = {}
+        self._shared: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
         #: The file's lock excludes other processes, this one other threads.
         self._threads = _thread.RLock()
         self._count = 0
@@ -113,24 +120,49 @@ class PlaceholderRegistry:
     def acquire(self, masks: Sequence[Placeholder]) -> PlaceholderLease:
         """Make what is missing and hold it.  Raises Stale, or Refused."""
         key = tuple(masks)
-        lease = self._active.get(key)
+        lease = self._shared.get(key)
         if lease is not None and _all_there(lease.made):
             lease.users += 1
             return lease
         with self._locked():
-            lease = self._make(key, self._living())
-        self._active[key] = lease
+            lease = self._prepared()
+            try:
+                self._fill(lease, key)
+            except BaseException:
+                self._drop(lease)
+                os.close(lease.fd)
+                raise
+        self._shared[key] = lease
         return lease
 
-    def _make(self, masks: tuple[Placeholder, ...], others: set[Made]) -> PlaceholderLease:
+    def prepare(self) -> PlaceholderLease:
+        """A lease of nothing yet, for a sandbox that is set up before they are needed."""
+        with self._locked():
+            return self._prepared()
+
+    def _prepared(self) -> PlaceholderLease:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        held = private_files.open_file(self._fd, name + _HELD, flags)
-        made: dict[Placeholder, Identity] = {}
+        held = private_files.open_file(self._fd, name + _HELD, _NEW)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
-            written = private_files.open_file(self._fd, name + _MADE, flags)
+        except BaseException:
+            self._forget(name)
+            os.close(held)
+            raise
+        lease = self._active[name] = PlaceholderLease(self, name, held, {})
+        return lease
+
+    def fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
+        """Make what is missing and record it under a lease.  Raises Stale, or Refused."""
+        with self._locked():
+            self._fill(lease, masks)
+
+    def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
+        others = self._living()
+        made: dict[Placeholder, Identity] = {}
+        try:
+            written = private_files.open_file(self._fd, lease.name + _MADE, _NEW)
             try:
                 with _Directories() as directories:
                     for mask in masks:
@@ -141,10 +173,9 @@ class PlaceholderRegistry:
                 os.close(written)
         except BaseException:
             _remove(_pairs(made) - others)
-            self._forget(name)
-            os.close(held)
+            self._forget(lease.name)
             raise
-        return PlaceholderLease(self, name, held, made)
+        lease.made = made
 
     def _forget(self, name: str) -> None:
         for kind in (_MADE, _HELD):
@@ -167,9 +198,10 @@ class PlaceholderRegistry:
         os.close(lease.fd)
 
     def _drop(self, lease: PlaceholderLease) -> None:
-        for key, held in list(self._active.items()):
+        self._active.pop(lease.name, None)
+        for key, held in list(self._shared.items()):
             if held is lease:
-                del self._active[key]
+                del self._shared[key]
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` exists only because a sandbox covers it."""
@@ -194,7 +226,7 @@ class PlaceholderRegistry:
         living: set[Made] = set()
         dead: list[tuple[str, set[Made]]] = []
         # Our own are known: with many sandboxes at once most are.
-        ours = {lease.name: lease.made for lease in list(self._active.values())}
+        ours = {name: lease.made for name, lease in list(self._active.items())}
         # By the locks, which are made first and go last: none of the records is left out.
         for file in os.listdir(self._fd):
             name = file.removesuffix(_HELD)

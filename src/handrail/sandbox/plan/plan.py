@@ -56,6 +56,8 @@ class Plan:
         #: The mount table, if it made a difference.
         self.mount_table = b""
         self.arguments: list[bytes] = []
+        #: How many of them come before those that cover missing names.
+        self.masks_at = 0
         #: Whether it was checked just now, for the very next use (``Planner.install``).
         self.fresh = False
         self.closed = False
@@ -71,6 +73,14 @@ class Plan:
         self.shown = Shown()
         #: While these are the revisions of its trees, only these facts can have changed.
         self._unwatched: tuple[tuple[int, ...], Facts] | None = None
+        self._mounted: tuple[object, ...] = ()
+
+    def mounted(self) -> tuple[object, ...]:
+        """What a sandbox of it has mounted where: equal for plans that make the same one."""
+        if not self._mounted:
+            shown = [(number, *_identity(fd)) for number, fd in self.passed]
+            self._mounted = (self.arguments, shown, self.masks, self.beforehand)
+        return self._mounted
 
     def access(self, path: bytes) -> Access:
         """The access that the plan gives to a real path."""
@@ -174,6 +184,11 @@ class Plan:
 def _revisions(trees: list[DirectoryCache]) -> tuple[int, ...]:
     """Of each tree; 0 for one that is not watched."""
     return tuple(tree.revision if tree.sees(tree.root + b"/.git") else 0 for tree in trees)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def look(path: bytes, follow: bool) -> Fact:

@@ -153,6 +153,7 @@ class _Move:
         plan.transient = set(map(moved, known.transient))
         plan.mount_table = known.mount_table
         plan.arguments = list(map(moved, known.arguments))
+        plan.masks_at = known.masks_at
         covered = {one.path for one in plan.masks}.union(plan.refused)
         parts = [path for path, _ in known.shown.parts.values()]
         for (path, follow), fact in known.facts.items():

@@ -9,6 +9,8 @@ import os
 CHOICE = "HANDRAIL_WARM"
 
 
-def is_chosen() -> bool:
-    """Whether there are to be any; without them nothing else of this package is imported."""
-    return os.environ.get(CHOICE) in ("demand", "on")
+def is_chosen(*, repeated: bool = True) -> bool:
+    """Whether there are to be any, for the first command or a later one; without them nothing else
+    of this package is imported."""
+    choice = os.environ.get(CHOICE)
+    return choice == "on" or (choice == "demand" and repeated)

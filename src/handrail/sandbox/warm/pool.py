@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from handrail.errors import SandboxUnavailable
 from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.process import fd_reserve
@@ -29,6 +30,7 @@ from handrail.sandbox.bwrap.command import environment, wrap
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.light_dataclass import Frozen
+from handrail.sandbox.loopback import Joining, LoopbackNetwork
 from handrail.sandbox.plan.placeholders import Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
@@ -42,6 +44,11 @@ log = logging.getLogger(__name__)
 
 #: After a start nothing is made for this long.
 _PAUSE_SECONDS = 0.001
+#: With more commands than processors and one that began so short ago none is made: it would take
+#: as much from them as the next command gains.
+_CROWDED_SECONDS = 0.1
+#: Among so many running sandboxes none is made: looking at them would take too long.
+_MANY = 256
 #: How often those that wait are looked at.
 _LOOK_SECONDS = 0.25
 #: So many are ended at a time, and so long after each other.
@@ -60,19 +67,26 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 
 class Kind(Frozen):
-    """What commands have in common that can use the same sandbox."""
+    """What commands have in common that can use the same sandbox, if their plans are alike."""
 
+    #: Without the private places: whether they make a difference is seen in the plan.
     profile: Profile
+    #: The network that they share, if they share one.
+    network: LoopbackNetwork | None
     tty: bool
     pipe_stdin: bool
     lasting: bool
 
 
-class Line(Frozen):
-    """The waiting sandboxes of one kind, and the plan that the last command had."""
+class Line:
+    """Those of one kind that wait, and what the last command had."""
 
-    standing: list[WaitingSandbox]
-    demand: demand.Demand
+    def __init__(self, plan: Plan) -> None:
+        self.standing: list[WaitingSandbox] = []
+        #: Names of the host are covered as long as they wait, if that is done before bwrap starts.
+        self.demand = demand.Demand(visible=plan.masks_beforehand)
+        self.plan = plan
+        self.joining: Joining | None = None
 
 
 class Begun(Frozen):
@@ -114,8 +128,6 @@ class WarmSandboxes:
         self._forced = os.environ.get(CHOICE) == "on"
         self._stub_fd = -1
         self._lines: dict[Kind, Line] = {}
-        #: The plans of the last commands.
-        self._plans: dict[Kind, Plan] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._maker: asyncio.Task[None] | None = None
@@ -123,6 +135,8 @@ class WarmSandboxes:
         self._started = 0.0
         self._failed = self._moved = -_FAILED_SECONDS
         self._most = max(0, min(demand.MOST, fd_reserve.limit() // 4 // _EACH))
+        self._keeper = launcher.keeper_pid
+        self._processors = os.cpu_count() or 1
         self._closed = False
         #: How many commands were started from one.
         self.used = 0
@@ -130,42 +144,62 @@ class WarmSandboxes:
     def __len__(self) -> int:
         return sum(len(line.standing) for line in self._lines.values())
 
-    def take(self, command: ProcessSpec, plan: Plan, *, lasting: bool) -> SandboxedCommand | None:
-        """Take a waiting sandbox for a command under a plan that is true now; None: it starts cold.
+    def take(
+        self, command: ProcessSpec, plan: Plan, joining: Joining | None, *, lasting: bool
+    ) -> SandboxedCommand | None:
+        """One for a command under a plan that is true now; None: it starts cold.
 
-        Raises Stale when a protected name that was missing is there; Refused when one is forced.
+        Raises Stale when a protected name that was missing is there, and Refused.
         """
         link = self.launcher.link
         if self._closed or link.bereft or not link.alive or not _fits(command, plan):
             return None
-        kind = Kind(plan.profile, command.tty, command.pipe_stdin, lasting)
+        self._end_lost()
+        kind = Kind(
+            plan.profile._replace(private=()),
+            None if joining is None else joining.network,
+            command.tty,
+            command.pipe_stdin,
+            lasting,
+        )
         line = self._lines.get(kind)
         if line is None:
-            line = self._lines[kind] = Line([], demand.Demand(visible=bool(plan.masks)))
+            line = self._lines[kind] = Line(plan)
         self._started = self._loop.time()
         line.demand.used(self._started)
-        self._plans[kind] = plan
+        line.plan, line.joining = plan, joining
         self._wake(_PAUSE_SECONDS)
         if not line.standing:
             self._take_in(kind)
         while line.standing:
             one = line.standing.pop()
-            of_plan = one.is_of(plan)
-            if of_plan and not one.running.covers():
+            try:
+                if one.is_of(plan) and one.stands():
+                    if not one.running.covers():
+                        raise Stale
+                    one.use()
+                    self.launcher.unwatch(one.spawned.child)
+                    self.used += 1
+                    made = one.made._replace(joining=joining)
+                    return self._given(made, command, plan, one.spawned)
+            except BaseException:
                 self._end(one)
-                raise Stale
-            if of_plan and one.stands():
-                self.launcher.unwatch(one.spawned.child)
-                one.use()
-                self.used += 1
-                return self._given(one.made, command, plan, one.spawned)
+                raise
             self._end(one)
-        if self._forced:
-            made = self._wrapped(command, plan, lasting)
+        return self._made_now(command, plan, joining, lasting) if self._forced else None
+
+    def _made_now(
+        self, command: ProcessSpec, plan: Plan, joining: Joining | None, lasting: bool
+    ) -> SandboxedCommand:
+        """One that is started with its command, and does not wait."""
+        made = self._wrapped(command, plan, joining, lasting)
+        try:
             if made.running is not None:
-                made.running.begin(trusted=False)
-            return self._given(made, command, plan, None)
-        return None
+                made.running.begin(plan.masks)
+        except BaseException:
+            made.abandon()
+            raise
+        return self._given(made, command, plan, None)
 
     def _given(
         self,
@@ -194,8 +228,18 @@ class WarmSandboxes:
 
         return discard
 
-    def _wrapped(self, command: ProcessSpec, plan: Plan, lasting: bool) -> SandboxedCommand:
-        return wrap(command, plan, self._bwrap, self._upkeep, lasting=lasting, stub=self._stub())
+    def _wrapped(
+        self, command: ProcessSpec, plan: Plan, joining: Joining | None, lasting: bool
+    ) -> SandboxedCommand:
+        return wrap(
+            command,
+            plan,
+            self._bwrap,
+            self._upkeep,
+            lasting=lasting,
+            joining=joining,
+            stub=self._stub(),
+        )
 
     def _stub(self) -> int:
         """The program, which no process can change: all sandboxes share it."""
@@ -224,20 +268,19 @@ class WarmSandboxes:
     def _look(self) -> None:
         """End what is not wanted any more, and see what is missing."""
         self._timer = None
+        self._end_lost()
         now = self._loop.time()
         pause = self._pause(now)
         ends = _MOST_ENDS if pause <= 0 else 0
         for kind, line in list(self._lines.items()):
-            wanted = line.demand.wanted(now)
+            wanted = 0 if _is_over(kind) else line.demand.wanted(now)
             for one in list(line.standing):
-                useless = one.plan.closed or not one.stands()
-                if ends and (useless or len(line.standing) > wanted):
+                if ends and (not one.stands() or len(line.standing) > wanted):
                     ends -= 1
                     line.standing.remove(one)
                     self._end(one)
-            if line.demand.over(now) and not line.standing:
+            if (_is_over(kind) or line.demand.over(now)) and not line.standing:
                 del self._lines[kind]
-                self._plans.pop(kind, None)
         if not ends and self._lines:
             self._wake(max(pause, _ENDS_SECONDS))
             return
@@ -248,24 +291,29 @@ class WarmSandboxes:
         elif self._lines:
             self._wake(_LOOK_SECONDS if missing is None else pause)
 
-    def _missing(self, now: float) -> tuple[Kind, Plan] | None:
+    def _missing(self, now: float) -> tuple[Kind, Line] | None:
         """The next one to make: of the kind that has fewest of those it wants."""
         if self._closed or len(self) >= self._most:
             return None
-        found: tuple[Kind, Plan] | None = None
+        found: tuple[Kind, Line] | None = None
         fewest = 1.0
         for kind, line in self._lines.items():
             wanted = line.demand.wanted(now)
             share = len(line.standing) / wanted if wanted else 1.0
-            plan = self._plans[kind]
-            if share < fewest and not plan.closed:
-                fewest, found = share, (kind, plan)
+            if share < fewest and not line.plan.closed and not _is_over(kind):
+                fewest, found = share, (kind, line)
         return found
 
     def _pause(self, now: float) -> float:
         """How long none is made: no command is to wait for one that is made ahead."""
-        if self.launcher.starting or any(one.setting_up for one in self._upkeep.insides):
+        insides = self._upkeep.insides
+        if len(insides) > _MANY:
+            return _LOOK_SECONDS
+        if self.launcher.starting or any(one.setting_up for one in insides):
             return _PAUSE_SECONDS
+        crowded = len(insides) - len(self) > self._processors
+        if crowded and now - self._started < _CROWDED_SECONDS:
+            return _CROWDED_SECONDS
         if _free_bytes() < _FREE_BYTES:
             return _FAILED_SECONDS
         return max(
@@ -282,20 +330,21 @@ class WarmSandboxes:
         if not self._closed:
             self._wake(0.0005)
 
-    async def _make(self, kind: Kind, plan: Plan) -> None:
+    async def _make(self, kind: Kind, line: Line) -> None:
         """Make one, and let it wait; raises when that fails."""
+        plan = line.plan
         if plan.closed:
             return
         nothing = ProcessSpec((b"-",), b"/", {}, tty=kind.tty, pipe_stdin=kind.pipe_stdin)
         try:
             if plan.found and not plan.beforehand:
                 # A command may exchange what was found while this one is set up.
-                if self._planner.takes_long(kind.profile):
+                if self._planner.takes_long(plan.profile):
                     return
-                plan = self._planner.plan(kind.profile, careful=True)
-            made = self._wrapped(nothing, plan, kind.lasting)
-        except (Stale, Refused):
-            return  # the next command makes another plan
+                plan = self._planner.plan(plan.profile, careful=True)
+            made = self._wrapped(nothing, plan, line.joining, kind.lasting)
+        except (Stale, Refused, SandboxUnavailable):
+            return  # the next command makes another plan, or another network
         running = made.running
         assert running is not None  # noqa: S101 (bubblewrap's have one)
         spec = replace(made.spec(nothing), waiting=Waiting((), b"", {}, LINE_FD))
@@ -353,6 +402,15 @@ class WarmSandboxes:
                 line.standing.remove(one)
                 self._end(one)
 
+    def _end_lost(self) -> None:
+        """End those whose keeper is gone; what bubblewrap waits for is here, not in the keeper."""
+        link, keeper = self.launcher.link, self.launcher.keeper_pid
+        if keeper != self._keeper or link.bereft or not link.alive:
+            self._keeper = keeper
+            for line in self._lines.values():
+                while line.standing:
+                    self._end(line.standing.pop())
+
     def _end(self, one: WaitingSandbox) -> None:
         """End one that is not used."""
         one.close()
@@ -404,6 +462,11 @@ def _free_bytes() -> int:
     except (OSError, ValueError):
         pass  # not told here
     return _FREE_BYTES
+
+
+def _is_over(kind: Kind) -> bool:
+    """Whether no command of this kind can come any more: its network was let go of."""
+    return kind.network is not None and kind.network.fd < 0
 
 
 def _nothing() -> None:

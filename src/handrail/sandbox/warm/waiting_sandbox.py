@@ -26,14 +26,24 @@ if TYPE_CHECKING:
 class WaitingSandbox:
     """A sandbox, the child that waits in it, and what the kernel says of its mounts."""
 
-    __slots__ = ("_changed", "_changes", "_mounts", "made", "plan", "running", "spawned")
+    __slots__ = (
+        "_changed",
+        "_changes",
+        "_mounted",
+        "_mounts",
+        "_plan",
+        "made",
+        "running",
+        "spawned",
+    )
 
     def __init__(
         self, plan: Plan, made: SandboxedCommand, running: RunningSandbox, spawned: Spawned
     ) -> None:
         """Raises OSError when its mounts cannot be looked at, Exchanged when they are not those of
         the plan any more."""
-        self.plan = plan
+        self._plan = plan
+        self._mounted = plan.mounted()
         self.made = made
         self.running = running
         self.spawned = spawned
@@ -43,7 +53,9 @@ class WaitingSandbox:
             text = b""
             while piece := os.read(self._mounts, 1 << 16):
                 text += piece
-            missing = _places(plan) - {line.split(b" ", 5)[4] for line in text.splitlines()}
+            missing = _places(plan, held=bool(running.held)) - {
+                line.split(b" ", 5)[4] for line in text.splitlines()
+            }
             if missing:
                 raise Exchanged(min(missing))
         except BaseException:
@@ -62,15 +74,23 @@ class WaitingSandbox:
         return not self._changed
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether its mounts are those of a plan that is true now; it may be of another plan that
-        was made for the same profile, and is true as well."""
-        own = self.plan
-        return own is plan or (not own.closed and own.profile == plan.profile and own.still_true())
+        """Whether its mounts are those of a plan that is true now.
+
+        It may be of another that makes the same, as when a private place that came or went makes no
+        difference, or of one that was made for the same profile and is true as well.
+        """
+        own = self._plan
+        if own is plan or self._mounted == plan.mounted():
+            return True
+        return not own.closed and own.profile == plan.profile and own.still_true()
 
     def use(self) -> None:
-        """From now on it is a command's: its mounts are not looked at any more."""
+        """From now on it is a command's: its mounts are not looked at any more.
+
+        Raises Stale when a name is there that was missing, or Refused, and changes nothing then.
+        """
+        self.running.begin(self._plan.masks)
         os.close(self._mounts)
-        self.running.begin(trusted=False)
 
     def close(self) -> None:
         """Close the fds: it is not used."""
@@ -84,8 +104,8 @@ class WaitingSandbox:
         return (*spawned.fds, spawned.pidfd, *listener)
 
 
-def _places(plan: Plan) -> set[bytes]:
-    """Where a plan has something mounted, as the kernel writes it."""
+def _places(plan: Plan, *, held: bool) -> set[bytes]:
+    """Where a plan has something mounted, as the kernel writes it; ``held``: bwrap is about it."""
     places = {step.path for step in plan.steps if isinstance(step, Bind | Empty | EmptyFile)}
     for record in plan.beforehand.split(b"\0")[:-1]:
         how, _, _, path = record.split(b" ", 3)
@@ -93,6 +113,9 @@ def _places(plan: Plan) -> set[bytes]:
             places.add(path)
     if plan.masks_beforehand:
         places |= {mask.path for mask in plan.masks}
+    if held:  # which covers missing names last, and then makes this directory the root
+        places -= {mask.path for mask in plan.masks}
+        places = {b"/newroot" + place.rstrip(b"/") for place in places}
     return {_escaped(place) for place in places}
 
 
