@@ -96,6 +96,7 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
         pytest.skip("no sandbox can wait on this machine")
     # Servers of other tests come and go, and the places that they keep private.
     monkeypatch.setattr(private_places, "revision", lambda: (len(private_places._added),))
+    monkeypatch.setattr(private_places, "remembered", lambda **_: [])
     # Longer than a busy machine takes.
     monkeypatch.setattr(demand, "KEEP_VISIBLE_SECONDS", 60.0)
     monkeypatch.setattr(demand, "RECENT_SECONDS", 60.0)

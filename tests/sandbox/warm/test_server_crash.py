@@ -58,6 +58,15 @@ def sandboxes(keeper: int) -> set[int]:
     return found
 
 
+def two_sandboxes(client: Client, keeper: int, ws: Path) -> set[int]:
+    """Start commands until two sandboxes are there: other programs make plans false, too."""
+    while len(found := sandboxes(keeper)) < 2:
+        assert client.ended(client.start(ws, "/bin/true")) == 0
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: len(sandboxes(keeper)) >= 2, limit=2)
+    return found
+
+
 @pytest.mark.parametrize("killed", ["server", "keeper", "both"])
 def test_killed_before_they_cover_missing_names(
     warm: Warm, folder: Path, tmp_path: Path, killed: str
@@ -68,10 +77,7 @@ def test_killed_before_they_cover_missing_names(
         try:
             client = Client(server.url)
             keeper = server.keeper()
-            while len(waiting := sandboxes(keeper)) < 2:
-                assert client.ended(client.start(folder, "/bin/true")) == 0
-                with contextlib.suppress(AssertionError):  # other programs make plans false, too
-                    eventually(lambda: len(sandboxes(keeper)) >= 2, limit=2)
+            waiting = two_sandboxes(client, keeper, folder)
             inside = {pid for one in waiting for pid in children_of(one)}
             if killed == "both":
                 os.kill(keeper, signal.SIGSTOP)  # it ends none
@@ -105,8 +111,7 @@ def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
                     assert client.ended(client.start(ws, "/bin/true")) == 0
                     eventually(lambda: len(sandboxes(keeper)) < 2, limit=1)
             used = client.start(ws, "/bin/sleep", "1000")
-            eventually(lambda: len(sandboxes(keeper)) >= 2, "another waits")
-            waiting = sandboxes(keeper)
+            waiting = two_sandboxes(client, keeper, ws)
             if both:
                 os.kill(keeper, signal.SIGSTOP)  # it tells no server, and ends none
             os.kill(server.pid, signal.SIGKILL)
