@@ -70,6 +70,32 @@ def test_masks_are_shared(registry: PlaceholderRegistry, place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_a_lease_is_prepared_and_filled_later(registry: PlaceholderRegistry, place: Path) -> None:
+    """As for a sandbox that waits; beside it is one that has its own."""
+    prepared = registry.prepare()
+    assert list(place.iterdir()) == []
+    beside = registry.acquire(masks(place))
+    prepared.fill(masks(place))
+    beside.release()
+    assert prepared.untouched()
+    PlaceholderRegistry(registry.directory).sweep()  # another program sees that it is held
+    assert {path.name for path in place.iterdir()} == {".git", "later"}
+    prepared.release()
+    assert list(place.iterdir()) == []
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_prepared_lease_that_is_not_filled(registry: PlaceholderRegistry, place: Path) -> None:
+    unused, failed = registry.prepare(), registry.prepare()
+    (place / "later").write_text("not ours")
+    with pytest.raises(Stale):
+        failed.fill(masks(place))
+    unused.release()
+    failed.release()
+    assert [path.name for path in place.iterdir()] == ["later"]
+    assert os.listdir(registry.directory) == ["lock"]
+
+
 def test_what_is_there_is_not_a_mask(registry: PlaceholderRegistry, place: Path) -> None:
     (place / ".git").mkdir()
     with pytest.raises(Stale):

@@ -56,7 +56,7 @@ _MOST_ENDS, _ENDS_SECONDS = 2, 0.005
 #: After one that could not be made, and one whose plan was not true any more.
 _FAILED_SECONDS, _MOVED_SECONDS = 10.0, 0.1
 #: Descriptors that one holds in this process.
-_EACH = 8
+_EACH = 10
 #: How much memory must be left free; one takes 136 KiB, and what the kernel has of it.
 _FREE_BYTES = 512 << 20
 #: Limits that a group of processes has from its start; the others are set by the stub.
