@@ -77,6 +77,20 @@ async def test_they_share_the_network_of_their_workspace(warm: Warm, folder: Pat
         await eventually_so(lambda: len(warmed.pool._lines) == 1, "those of the other have ended")
 
 
+async def test_no_kind_takes_all_the_room(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(1)
+        warmed.pool._most = 4
+        await warmed.wait(4)
+        await said(warmed, tty=True)
+        await said(warmed, tty=True)
+        lines = warmed.pool._lines
+        await eventually_so(
+            lambda: any(kind.tty and line.standing for kind, line in lines.items()),
+            "one waits for the next terminal",
+        )
+
+
 async def test_each_is_used_once(warm: Warm, folder: Path) -> None:
     async with warm(folder) as warmed:
         await warmed.wait(3)

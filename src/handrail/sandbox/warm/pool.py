@@ -272,10 +272,10 @@ class WarmSandboxes:
         now = self._loop.time()
         pause = self._pause(now)
         ends = _MOST_ENDS if pause <= 0 else 0
+        wanted = self._wanted(now)
         for kind, line in list(self._lines.items()):
-            wanted = 0 if _is_over(kind) else line.demand.wanted(now)
             for one in list(line.standing):
-                if ends and (not one.stands() or len(line.standing) > wanted):
+                if ends and (not one.stands() or len(line.standing) > wanted[kind]):
                     ends -= 1
                     line.standing.remove(one)
                     self._end(one)
@@ -297,12 +297,21 @@ class WarmSandboxes:
             return None
         found: tuple[Kind, Line] | None = None
         fewest = 1.0
-        for kind, line in self._lines.items():
-            wanted = line.demand.wanted(now)
+        for kind, wanted in self._wanted(now).items():
+            line = self._lines[kind]
             share = len(line.standing) / wanted if wanted else 1.0
-            if share < fewest and not line.plan.closed and not _is_over(kind):
+            if share < fewest and not line.plan.closed:
                 fewest, found = share, (kind, line)
         return found
+
+    def _wanted(self, now: float) -> dict[Kind, int]:
+        """How many of each kind are to wait: none takes what another one needs."""
+        wanted = {
+            kind: 0 if _is_over(kind) else line.demand.wanted(now)
+            for kind, line in self._lines.items()
+        }
+        most = max(1, self._most // max(1, sum(map(bool, wanted.values()))))
+        return {kind: min(number, most) for kind, number in wanted.items()}
 
     def _pause(self, now: float) -> float:
         """How long none is made: no command is to wait for one that is made ahead."""
