@@ -142,7 +142,7 @@ def test_those_that_end_in_time_do_not_pile_up() -> None:
     for number in range(10_000):
         book.endings.set(b"%d" % number, plan(1000 + number, 50, cause=CAUSE_TIME))
         book.endings.exited(b"%d" % number, 5)
-    assert len(book.endings._due) < 100
+    assert len(book.endings.due) < 100
     book.endings.run(20_000)
     assert book.sent == [(b"stays", TERM), (b"stays", KILL)]
 
