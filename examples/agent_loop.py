@@ -36,7 +36,7 @@ class ScriptedModel:
         yield "exec_command", {"cmd": "echo 'print(\"hello\")' > greet.py && python3 greet.py"}
         yield "apply_patch", {"patch": PATCH}
         yield "exec_command", {"cmd": "python3 greet.py", "tty": True, "yield_time_ms": 1000}
-        yield "write_stdin", {"session_id": self.session, "chars": "world\n", "yield_time_ms": 5000}
+        yield "write_stdin", {"session_id": self.session, "chars": "world\n", "yield_time_ms": 9000}
         yield "exec_command", {"cmd": "rm -rf greet.py"}
 
     def hears(self, text: str) -> None:

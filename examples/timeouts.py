@@ -38,7 +38,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, Workspace(directory, sandbox="off") as ws:
         result = ws.run("echo begun; sleep 1000", timeout=1)  # ends the command
         assert result.exit is not None
-        print(f"timeout: {result.exit.kind.value}, and it had printed {result.stdout!r}")
+        print(f"timeout: {result.exit.kind.value}")
+        print(f"what it had printed: {result.stdout!r}")
 
         result = ws.run("echo begun; sleep 1000", wait=0.3)  # ends the waiting alone
         print(f"wait: it still runs: {result.exit is None}")

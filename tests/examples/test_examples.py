@@ -36,7 +36,7 @@ SAID = {
     ],
     "editor_keys.py": ["vim exited with 0", "roses are red", "violets are blue"],
     "timeouts.py": [
-        "timeout: timedOut, and it had printed 'begun\\n'",
+        "timeout: timedOut",
         "wait: it still runs: True",
         "signal: SIGTERM",
         "check: CommandFailed, timed out: True",
