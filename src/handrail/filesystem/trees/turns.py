@@ -1,7 +1,7 @@
 """Calls about many files take turns: side by side their threads fight for the interpreter.
 
 Each makes a thousand short system calls and wants the interpreter back after each of them: on two
-idle cores four at a time took up to five times the processor time of one after the other.
+cores four at a time took up to five times the processor time of one after the other.
 """
 
 from __future__ import annotations
