@@ -450,7 +450,6 @@ class Children:
 
     def finish(self, entry: Entry, status: int) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
-        self.unwatch(entry)
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         if self.groups.ran_out(entry.mark):
@@ -470,3 +469,4 @@ class Children:
             user, system, rss = entry.usage
             exited = messages.Exited(entry.child, entry.status, user or 0, system or 0, rss or 0)
             self.say(self.lease.holder, messages.EXITED, 0, exited.pack())
+        self.unwatch(entry)  # after the news, which a client is waiting for

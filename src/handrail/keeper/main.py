@@ -71,29 +71,31 @@ class Keeper:
                 self.lease.start_orphan_wait(time.monotonic())
 
     def hear(self, fd: int) -> None:
-        """Handle one message of a link; the poll tells of the next, without a call in vain."""
-        if not self.running:
-            return
-        try:
-            message = messages.receive(self.links[fd].sock)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = None
-        if message is None:
-            self.lost(fd)
-            return
-        try:
-            self.obey(fd, message)
-        except Exception as error:  # noqa: BLE001 (the children must not end with it)
-            # Not what a server of ours says, or no way to answer it: that is the end of
-            # this link, and of nothing else.
-            if not isinstance(error, (OSError, ValueError, IndexError)):
-                sys.excepthook(type(error), error, error.__traceback__)  # into the log
-            if fd in self.links:
+        """Handle a few messages of one link, then those of the others."""
+        sock = self.links[fd].sock
+        for _ in range(8):
+            if not self.running or fd not in self.links:
+                return
+            try:
+                message = messages.receive(sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
                 self.lost(fd)
-        finally:
-            message.close()
+                return
+            try:
+                self.obey(fd, message)
+            except Exception as error:  # noqa: BLE001 (the children must not end with it)
+                # Not what a server of ours says, or no way to answer it: that is the end of
+                # this link, and of nothing else.
+                if not isinstance(error, (OSError, ValueError, IndexError)):
+                    sys.excepthook(type(error), error, error.__traceback__)  # into the log
+                if fd in self.links:
+                    self.lost(fd)
+            finally:
+                message.close()
 
     def obey(self, fd: int, message: messages.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields

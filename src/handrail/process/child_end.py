@@ -237,9 +237,9 @@ class ChildEnd:
         try:
             if child.sink is not None and not output.is_behind:
                 child.sink.exited(child, seq)
+            self.maybe_closed()  # first: the news of a close go out together with these
             child.wake()
             child.told_exit()
-            self.maybe_closed()
             self.drain_later()
         finally:
             self.close_pidfd()  # after the news, which a client may be waiting for
@@ -291,6 +291,7 @@ class ChildEnd:
         if child.spec.network is not None:
             child.spec.network.ended()
         child.wake()
+        child.told_exit()
         child.shrink()
         child.told_closed()
 
