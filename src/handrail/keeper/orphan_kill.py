@@ -29,8 +29,9 @@ SECONDS = 0.5
 #: Looks without anything new before it is over, and the pause between them.
 _QUIET = 3
 _PAUSE = 0.0003
-#: How long those that were killed may take to end: their children come to us only then.
-_END_SECONDS = 0.05
+#: How long those that were killed may take to end: their children come to us only then, and what a
+#: PID namespace has used.  A busy machine takes more than 50 ms to end one.
+_END_SECONDS = 0.25
 _MOST_BYTES = 1 << 20
 
 
