@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from handrail import own_code
 from tests.support import counted_keeper
 from tests.support.coroutines import run
 from tests.support.processes import GRACE, nothing_left
@@ -145,6 +146,19 @@ def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
     here = set(request.path.relative_to(HOME).parts)
     with nothing_left(grace=0 if here & AT_ONCE else GRACE, counted=bool(here & COUNTED)):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _roots() -> Iterator[None]:
+    """Directories that commands of one test may write are no danger in the next.
+
+    A program keeps them for good, and starts no ``ssh`` that lies in one.
+    """
+    roots, kept = set(own_code._roots), set(own_code._kept)
+    yield
+    own_code._roots.intersection_update(roots)
+    own_code._kept.intersection_update(kept)
+    own_code._safe.clear()
 
 
 @pytest.fixture

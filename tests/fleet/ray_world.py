@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import queue
@@ -203,6 +204,7 @@ async def run_all(world: World, chosen: list[list[str]], answers: TextIO) -> Non
 
 
 def main() -> None:
+    faulthandler.enable()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Ray prints is no answer

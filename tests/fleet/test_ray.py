@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -87,9 +88,10 @@ def ended(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str | None
             try:
                 world.wait(90)
             except subprocess.TimeoutExpired:
-                world.kill()
+                world.send_signal(signal.SIGABRT)  # it tells where each thread is
                 world.wait()
-                raise
+                end = os.pread(said.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+                raise AssertionError(f"the world does not end: {end[-6000:]}") from None
             finally:
                 stdout.close()
 

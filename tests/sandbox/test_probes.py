@@ -68,6 +68,8 @@ import json, os, resource, signal
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 names = "NoNewPrivs Seccomp Seccomp_filters CapInh CapPrm CapEff CapBnd CapAmb"
 names += " SigBlk SigIgn SigCgt Umask Groups"
+# 32 and 33 are the C library's own: ignored or not by how the parent was started.
+status["SigIgn"] = int(status["SigIgn"], 16) & ~(3 << 31)
 mounts = [line.split() for line in open("/proc/self/mountinfo")]
 print(json.dumps({
     **{name: status.get(name) for name in names.split()},
