@@ -11,7 +11,7 @@ from typing import Any
 from handrail.policy.check import check
 from handrail.policy.dangerous import danger
 from handrail.policy.known_safe import is_known_safe
-from handrail.policy.strict_reader import plain_commands
+from handrail.policy.strict_script_reader import plain_commands
 from tests.conformance.comparison import difference
 
 

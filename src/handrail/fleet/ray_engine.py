@@ -1,7 +1,8 @@
 """A fleet on a Ray cluster: the driver's side.
 
 A driver talks to the registrar by Ray calls: a long poll for news of the members, quotas, and
-templates.  Awaited calls are never cancelled, for that kills the thread of a Ray Client.
+templates.  Whether a node is lost is decided by the registrar (``actors.py``).  Awaited calls are
+never cancelled, for that kills the thread of a Ray Client.
 """
 
 from __future__ import annotations

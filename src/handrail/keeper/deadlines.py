@@ -2,7 +2,7 @@
 
 A server says when, with the start of a child that has a time limit or by DUE, and the keeper does
 it: once and in time, whether or not a server is there by then.  A terminal hangs up, all processes
-of the tree gets TERM, then KILL.  Pure but for the clock that is handed in, in milliseconds.
+of the tree get TERM, then KILL.  Pure but for the clock that is handed in, in milliseconds.
 """
 
 from __future__ import annotations

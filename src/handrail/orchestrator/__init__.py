@@ -3,9 +3,9 @@
 settings, call, requirement         what a call needs, from a frozen snapshot      (pure)
 approval_cache, retry_offer, result what is remembered, offered, returned          (pure)
 approvals, approvers, question_text questions, their answers and their text
-audit, save_rule, listening         events; rules that are added; safe listeners
-call_flow, run                      the steps of a call
+audit, save_rule                    events; rules that are added
+call_flow, run                      the steps of a call, a retry outside the sandbox among them
+network_call                        questions about hosts, and what was answered
 one_shot, patches                   commands run to their end; patches
 forbidden_programs                  programs that rules forbid, hidden in the sandbox
-sandboxed_files, no_link_files      files through a sandboxed helper; files without links
 """

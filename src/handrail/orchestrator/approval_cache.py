@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.settings import Grants
 from handrail.policy.rules import Argv
-from handrail.policy.strict_reader import shell_call, split
+from handrail.policy.strict_script_reader import shell_call, split
 
 _SCRIPT = "(script)"
 

@@ -18,7 +18,7 @@ from handrail.name_hints import NamesChecked
 from handrail.orchestrator.approvals import Answer, Approver, Choice, Kind, Question
 from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
 from handrail.policy.proposals import is_too_broad
-from handrail.policy.strict_reader import split
+from handrail.policy.strict_script_reader import split
 
 #: A function that decides; True and False are yes and no, this once.
 Callback: TypeAlias = Callable[

@@ -19,7 +19,7 @@ from handrail.executor.base import (
     OutputKind,
     SpawnRequest,
 )
-from handrail.executor.timeout import exit_or_end
+from handrail.executor.caller_timeout import exit_or_end
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow

@@ -25,7 +25,7 @@ from handrail.policy.decide import Action, Finding, Verdict, decide
 from handrail.policy.layers import load_rules
 from handrail.policy.load import Loaded, load_files, resolver, rules_files
 from handrail.policy.rules import Decision, Match, Policy, Resolver, Sandbox, strictest
-from handrail.policy.strict_reader import shell_call, split
+from handrail.policy.strict_script_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 #: Exit codes of ``explain``; 1 and 2 are taken by broken files and wrong usage.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.rules import Argv, Words
-from handrail.policy.strict_reader import SCRIPT_FLAGS, SHELLS, literal_commands, split
+from handrail.policy.strict_script_reader import SCRIPT_FLAGS, SHELLS, literal_commands, split
 from handrail.policy.tables import entries
 from handrail.policy.wrappers import sightings
 

@@ -1,7 +1,7 @@
 """May this command run?  Allow, ask or forbid, with the reasons.
 
 Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
-word (``strict_reader``) and each be allowed; a base name stands for a path only in trusted
+word (``strict_script_reader``) and each be allowed; a base name stands for a path only in trusted
 directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
 front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks, an
 argv without findings must also be read for certain (``guard``), else it is asked about.
@@ -43,7 +43,7 @@ from handrail.policy.rules import (
     normal_path,
     strictest,
 )
-from handrail.policy.strict_reader import shell_call, split
+from handrail.policy.strict_script_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import node_text
 from handrail.policy.rules import Words
-from handrail.policy.strict_reader import walk
+from handrail.policy.strict_script_reader import walk
 from handrail.policy.word_value import fed_text, literal_value, unquoted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handrail.policy.strict_reader import split
+from handrail.policy.strict_script_reader import split
 from handrail.policy.tables import names
 
 #: With any arguments.

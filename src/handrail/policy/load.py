@@ -1,5 +1,5 @@
-"""Files and folders of rules -> one policy.  The only module of this package that reads files
-(``amend.py`` is the one that writes).
+"""Files and folders of rules -> one policy.  Reads the files of rules (``amend.py`` writes them,
+and ``tables.py`` reads the one table of programs).
 
 Layers go from low to high precedence, files of a folder by name; since rules only add up, order
 shows in reports alone.  Administrator layers come last and cannot be switched off.

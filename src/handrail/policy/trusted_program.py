@@ -23,7 +23,7 @@ from typing import NamedTuple
 from handrail.policy import programs
 from handrail.policy.context import Lookup, Situation
 from handrail.policy.rules import Argv, Words, normal_path
-from handrail.policy.strict_reader import shell_call, split
+from handrail.policy.strict_script_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 #: Device and inode.

@@ -1,8 +1,8 @@
 """Programs that run other programs: the command behind ``sudo``, ``timeout``, ``bash -c``, ...
 
 ``sightings`` returns every command an argv may start, itself first, through wrappers and scripts of
-any nesting (bounded).  Like ``lenient_reader.py`` it serves forbid and ask only; the guard asks
-about what it misses, and what it sees too much costs a question.
+any nesting (bounded).  Like ``lenient_script_reader.py`` it serves forbid and ask only; the guard
+asks about what it misses, and what it sees too much costs a question.
 
 The programs themselves are data, in ``programs.py``.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from handrail.policy import programs
 from handrail.policy.expansions import Variables, positional
-from handrail.policy.lenient_reader import Glimpse, Glimpses, glimpses
+from handrail.policy.lenient_script_reader import Glimpse, Glimpses, glimpses
 from handrail.policy.programs import Wrapper, wrapper_of
 from handrail.policy.rules import Words
 

@@ -1,6 +1,6 @@
 """One running child, its signals, and its parts.
 
-Callers use the parts directly: ``output`` (``output/child_output.py``), ``stdin``
+Callers use the parts directly: ``output`` (``output/child_output.py``, the terminal too), ``stdin``
 (``stdin/child_stdin.py``) and ``ending`` (``child_end.py``).
 """
 

@@ -1,7 +1,8 @@
 """The sandbox of this machine: which mechanism enforces a profile, and how a command gets it.
 
 One object for each server, executor or command line.  Nothing is ever run with less than was asked
-for: what cannot be enforced is refused with the reason.
+for: what cannot be enforced is refused with the reason, by bubblewrap here, by Landlock in
+``landlock/backend.py``.
 """
 
 from __future__ import annotations

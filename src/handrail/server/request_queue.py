@@ -8,6 +8,8 @@ keep others out.  Before ``initialized`` everything is answered strictly in orde
 ``--concurrent-requests 1`` always.  Requests for a process wait behind the ``process/start`` of
 its id, in order, until that is answered; requests for other processes do not.
 
+An unknown method is answered here, a message that is no request in ``connection.py``.
+
 What a client may queue is bounded: unanswered requests, and answers it does not read.
 Beyond either, its socket is not read until it catches up.
 """

@@ -35,7 +35,7 @@ class Begin:
     @property
     def commands(self) -> tuple[tuple[str, ...], ...] | None:
         """The script's plain commands; None if it is more than those."""
-        from handrail.policy.strict_reader import plain_commands
+        from handrail.policy.strict_script_reader import plain_commands
 
         return plain_commands(self.cmd)
 

@@ -1,7 +1,7 @@
 """Fits a text into a budget: keeps both ends, says in the middle how much is missing.  Pure.
 
 Tokens are estimated at four bytes each.  The texts are those of the tool that models were trained
-with, byte for byte.
+with, byte for byte.  The limit of ``Workspace.run`` is in ``workspace/output/kept_output.py``.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from handrail.executor.base import (
     OutputKind,
     SpawnRequest,
 )
+from handrail.executor.caller_timeout import exit_or_end
 from handrail.executor.output.buffer import KEEP_OUTPUT, Follower
-from handrail.executor.timeout import exit_or_end
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.secret_masks import NO_SECRETS, Secrets, StreamMasker

@@ -2,7 +2,8 @@
 
 The tree is listed first.  Small files travel many to a call, large ones in parts, a few calls at a
 time; both sides know nothing of each other.  Modes and times of directories are set at the end,
-for content changes them.
+for content changes them.  On each machine ``filesystem/trees/listing.py`` reads them and
+``filesystem/trees/writing.py`` sets them.
 
 What a lost connection cuts is repeated by the calls themselves: a call that was confirmed is never
 made again, so copying goes on where it was.

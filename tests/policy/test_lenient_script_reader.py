@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handrail.policy.lenient_reader import glimpses
-from handrail.policy.strict_reader import plain_commands
+from handrail.policy.lenient_script_reader import glimpses
+from handrail.policy.strict_script_reader import plain_commands
 
 
 def seen(script: str) -> list[str]:

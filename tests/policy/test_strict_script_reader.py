@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.bash_syntax import SCRIPT_LIMIT
-from handrail.policy.strict_reader import (
+from handrail.policy.strict_script_reader import (
     ShellCall,
     literal_commands,
     plain_commands,

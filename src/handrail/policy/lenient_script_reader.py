@@ -1,9 +1,9 @@
 """Every command that can be seen in a script: the lenient reader, for *forbid* and *ask*.
 
-Where ``strict_reader.plain_commands`` gives up at the first redirection or variable, this one goes
-on: a trailing ``> log`` must not disable a forbid.  It looks through redirections, assignments,
-negation, groups, control flow, functions and substitutions, undoes quotes and escapes, and reads on
-around syntax errors, because a shell runs the lines before one.
+Where ``strict_script_reader.plain_commands`` gives up at the first redirection or variable, this
+one goes on: a trailing ``> log`` must not disable a forbid.  It looks through redirections,
+assignments, negation, groups, control flow, functions and substitutions, undoes quotes and escapes,
+and reads on around syntax errors, because a shell runs the lines before one.
 
 What only the run can tell (variables, globs, substitutions) becomes ``None``, any number of words.
 Nothing found here ever allows anything.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handrail.executor.base import SpawnRequest
-from handrail.executor.timeout import exit_or_end
+from handrail.executor.caller_timeout import exit_or_end
 from handrail.process.exit_status import ExitKind
 from handrail.testing import Exit, FakeExecutor, Pause
 

@@ -3,7 +3,7 @@
 This is the strict reader, for *allow*: ``plain_commands`` returns either the exact words of every
 command the script can run, or None, «cannot tell».  Anything but plain words joined by ``&&``,
 ``||``, ``;``, ``|`` and newlines gives None.  Its lenient counterpart, for *forbid* and *ask*, is
-``lenient_reader.py``.  ``literal_commands`` is in between: what the peer's list of dangerous
+``lenient_script_reader.py``.  ``literal_commands`` is in between: what the peer's list of dangerous
 commands examines, kept apart because its blind spots are part of compatible behaviour.
 
 The grammar is not bash.  It takes ``\\r``, form feeds and backslash-space for white space, and a
