@@ -19,6 +19,7 @@ import subprocess
 import tarfile
 import threading
 import zipfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from tests.system.survival import PERIOD
 
 #: Events of a stream; the first ones are sent when their client asks for each.
 EVENTS, ASKED_EVENTS = 20_000, 20
+#: Seconds before each event of a stream of minutes.
+SILENCES = (0, 5, 20, 65, 35)
 SSH_PORT, WEBSOCKET_PORT = 2222, 8000
 _PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
@@ -52,16 +55,20 @@ class _Pages(http.server.SimpleHTTPRequestHandler):
             self._say(b"")
         elif self.path == "/events":
             self._stream()
+        elif self.path == "/slow-events":
+            self._stream(SILENCES)
         else:
             super().do_GET()
 
-    def _stream(self) -> None:
+    def _stream(self, silences: Sequence[float] = ()) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for number in range(EVENTS):
-            if number < ASKED_EVENTS:
+        for number in range(len(silences) or EVENTS):
+            if silences:
+                threading.Event().wait(silences[number])
+            elif number < ASKED_EVENTS:
                 self.asked.acquire(timeout=60)
             event = b"data: %d\n\n" % number
             self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))

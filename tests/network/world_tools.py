@@ -24,6 +24,7 @@ from tests.network import world
 from tests.network.tool_servers import (
     ASKED_EVENTS,
     EVENTS,
+    SILENCES,
     SSH_PORT,
     WEBSOCKET_PORT,
     ToolServers,
@@ -167,6 +168,13 @@ def tools(servers: ToolServers, node: str) -> dict[str, Tool]:
         "httpx": Tool(f"{_PYTHON} -c {shlex.quote(_HTTPX)} $URL", "PAGE"),
         "java": Tool("java Get.java $URL $OTHER_URL", "PAGE", needs("java"), again=False),
         "event-stream": Tool(f"{_PYTHON} events.py $URL", f"events {EVENTS}", scheme="http"),
+        "slow-events": Tool(
+            "curl -sSfN $URL/slow-events && echo ended",
+            f"data: {len(SILENCES) - 1}\n\nended",
+            needs("curl"),
+            scheme="http",
+            again=False,
+        ),
         "websocket": Tool(f"{_PYTHON} echo.py wss://$HOST:{WEBSOCKET_PORT}/", "echoed"),
         "upload": Tool(
             f"{_PYTHON} -c {shlex.quote(_PERIODS.format('range(1025)'))} | curl -sSf -T - $URL/x",
@@ -231,7 +239,7 @@ def main(node: str, names: list[str]) -> None:
     known = tools(servers, node)
     try:
         with Workspace(work, network=Managed(allow=[LISTED]), env=env) as ws:
-            with ThreadPoolExecutor(2) as pool:
+            with ThreadPoolExecutor(3) as pool:
                 running = [pool.submit(run, ws, name, known[name]) for name in names]
                 for done in as_completed(running):
                     print(json.dumps(done.result()), flush=True)

@@ -26,7 +26,8 @@ pytestmark = [
 
 #: Tool -> the port of the host that is on no list, and is refused; None: it is not tried.
 TOOLS = {
-    "upload": None,  # the longest begins first
+    "slow-events": None,  # minutes of a stream that is mostly silent; the longest begin first
+    "upload": None,
     "curl": 443,
     "curl-plain": 80,
     "curl-socks": 443,
