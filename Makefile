@@ -15,7 +15,7 @@ demo-fleet:
 
 test: setup
 	@scripts/setup test
-	@.venv/bin/python -m pytest -q -n 4 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
+	@.venv/bin/python -m pytest -q -n 4 --max-worker-restart 0 --ignore tests/interop $(ARGS)
 
 # What starts no server, keeper or sandbox: done in seconds.
 quick: setup
@@ -34,7 +34,7 @@ conformance: setup
 	@.venv/bin/python tests/conformance/run.py $(FILES)
 
 interop: setup
-	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 tests/interop $(ARGS)
+	@.venv/bin/python -m pytest -q -n 2 --max-worker-restart 0 tests/interop $(ARGS)
 
 # The site, in build/site; a dead link or anchor is an error.
 docs:

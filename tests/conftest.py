@@ -45,6 +45,13 @@ AT_ONCE = {"keeper", "process", "unified_exec"}
 COUNTED = {"filesystem", *AT_ONCE}
 #: Where coroutines run on asyncio's loop too; elsewhere those with the marker of this name.
 BOTH_LOOPS = {"transport"}
+#: Modules whose tests share one program that takes long to start: each runs in one worker, first.
+#: xdist's own mark for this, ``xdist_group``, is without effect where pytest is 9.2 or newer.
+ONE_WORKER = {
+    "tests/fleet/test_ray.py",
+    "tests/network/test_attacks.py",
+    "tests/system/test_network_tools.py",
+}
 #: What ``make quick`` runs, directories and modules: no server, keeper or sandbox is started there.
 PURE = {
     ".": "patch policy protocol telemetry",
@@ -85,6 +92,19 @@ def pytest_configure(config: pytest.Config) -> None:
         made = tempfile.TemporaryDirectory(prefix="handrail-tests-", dir="/var/tmp")
         config.stash[_state_home] = made
         os.environ["XDG_STATE_HOME"] = made.name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out tests one by one, and those of ``ONE_WORKER`` by the module."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return module if module in ONE_WORKER else nodeid
+
+    return Scheduler(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -90,6 +90,8 @@ class World:
         thread.start()
         while (found := self._work.get()) is not None:
             done, call = found
+            if not done.set_running_or_notify_cancel():
+                continue
             try:
                 done.set_result(call())
             except Exception as error:  # noqa: BLE001 (its caller gets it)

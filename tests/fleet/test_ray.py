@@ -39,7 +39,7 @@ OWN = [
     "a_machine_with_another_version",
 ]
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.timeout(200)]
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,6 @@ def worlds() -> Iterator[dict[int, WorldProgram]]:
         for name in names(uid)
     ],
 )
-@pytest.mark.xdist_group("network world")
 def test_case(uid: int, name: str, worlds: dict[int, WorldProgram]) -> None:
     result = worlds[uid].result(name)
     assert result["holds"], result["said"]

@@ -185,7 +185,7 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     users = args.users.split(",") if os.getuid() == 0 else ["ordinary"]
     selected = args.nodes or ["-m", "fault", *marked()]
-    options = ["-n", args.workers, "--dist", "loadgroup", "--max-worker-restart", "0"]
+    options = ["-n", args.workers, "--max-worker-restart", "0"]
     until = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     counts = Counts()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -19,7 +19,6 @@ from tests.support.eventually import LIMIT
 from tests.support.processes import nothing_left
 
 pytestmark = [
-    pytest.mark.xdist_group("network tools"),
     pytest.mark.timeout(300),  # a gibibyte, on a busy machine
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
 ]
@@ -57,8 +56,14 @@ def node() -> str:
 
 
 @pytest.fixture(scope="module")
-def program(node: str) -> Iterator[WorldProgram]:
-    names = [name for name in TOOLS if node or name != "node-fetch"]
+def program(request: pytest.FixtureRequest, node: str) -> Iterator[WorldProgram]:
+    """It runs the tools of the tests that were chosen."""
+    chosen = [
+        item.callspec.params["tool"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == test_tool.__name__
+    ]
+    names = [name for name in chosen if node or name != "node-fetch"]
     with nothing_left():
         running = WorldProgram(os.getuid(), "tests.network.world_tools", node, *names)
         yield running
