@@ -15,6 +15,7 @@ import pytest
 from handrail.keeper import messages
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.syscalls import notify, seccomp_filter
+from handrail.sandbox.syscalls.pending_calls import PendingCalls
 from tests.keeper.peer import Failed, Peer, embedded
 from tests.support.eventually import LIMIT
 
@@ -41,10 +42,12 @@ def program(text: bytes | None = None) -> Iterator[dict[int, int]]:
 def answered(listener: int, error: int) -> notify.Notification:
     """The next call that is announced, answered."""
     assert select.select([listener], [], [], LIMIT)[0]
-    notice = notify.receive(listener)
-    assert notice is not None
-    assert notify.answer(listener, notice, error)
-    return notice
+    calls = PendingCalls()
+    taken = calls.take(listener)
+    calls.close()
+    assert taken is not None
+    assert notify.answer(listener, taken[1], error)
+    return taken[1]
 
 
 @pytest.mark.parametrize("mode", [messages.MODE_PIPES, messages.MODE_STDIN, messages.MODE_PTY])

@@ -127,6 +127,8 @@ class LazySupervisor:
             elif keep is not None:
                 ledger = PendingCalls.make()
                 keep(ledger.fd)
+            else:
+                ledger = PendingCalls()
         except OSError:
             if ledger is not None:
                 ledger.close()

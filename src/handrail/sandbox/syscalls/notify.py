@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import struct
 from typing import NamedTuple
@@ -38,28 +39,22 @@ class Notification(NamedTuple):
     call: int
     arguments: tuple[int, ...]
 
-    def raw(self) -> bytes:
-        """The bytes that `from_raw` reads."""
-        return _NOTICE.pack(self.number, self.pid, 0, self.call, 0, 0, *self.arguments)
-
-
-def from_raw(raw: bytes | bytearray) -> Notification:
-    """Parse a notification as written by the kernel or by ``raw``."""
-    number, pid, _, call, _, _, *arguments = _NOTICE.unpack_from(raw)
-    return Notification(number, pid, call, tuple(arguments))
-
 
 SIZE = _NOTICE.size
 
 
-def receive(listener: int) -> Notification | None:
-    """Receive the next one, after a poll has reported it; None if the caller has gone."""
-    buffer = bytearray(SIZE)
-    try:
-        fcntl.ioctl(listener, _RECEIVE, buffer)
-    except OSError:
-        return None
-    return from_raw(buffer)
+def from_raw(raw: bytes | mmap.mmap, at: int = 0) -> Notification:
+    """Parse a notification as the kernel writes it."""
+    number, pid, _, call, _, _, *arguments = _NOTICE.unpack_from(raw, at)
+    return Notification(number, pid, call, tuple(arguments))
+
+
+def receive(listener: int, address: int) -> bool:
+    """Receive the next one into zeroed memory of ours, after a poll has reported it.
+
+    False: its caller has gone.
+    """
+    return bool(_libc.ioctl(listener, ctypes.c_ulong(_RECEIVE), ctypes.c_void_p(address)) == 0)
 
 
 def still_waits(listener: int, notice: Notification) -> bool:

@@ -29,6 +29,7 @@ def main(bwrap: str) -> int:
 
     from handrail.keeper import fork
     from handrail.sandbox.syscalls import seccomp_filter
+    from handrail.sandbox.syscalls.pending_calls import PendingCalls
     from handrail.sandbox.syscalls.supervisor import Supervisor
 
     words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]
@@ -37,7 +38,7 @@ def main(bwrap: str) -> int:
     code = seccomp_filter.announcing(platform.machine(), watch=False)
     argv = [os.fsencode(word) for word in words]
     pid, listener = fork.start(argv[0], argv, {}, (), (), fork.Before(code=code))
-    Supervisor(listener)
+    Supervisor(listener, PendingCalls())
     pidfd = os.pidfd_open(pid)
     if not select.select([pidfd], [], [], _SECONDS)[0]:
         return UNDECIDED

@@ -72,7 +72,7 @@ class Supervisor:
     def __init__(
         self,
         listener: int,
-        ledger: PendingCalls | None = None,
+        ledger: PendingCalls,
         watcher: DenialRecorder | None = None,
         way_out: WayOut | None = None,
     ) -> None:
@@ -102,8 +102,8 @@ class Supervisor:
 
     @property
     def ledger_fd(self) -> int:
-        """The fd of the ledger; -1: none."""
-        return -1 if self._ledger is None else self._ledger.fd
+        """The fd of the ledger; -1: it is not shared."""
+        return self._ledger.fd
 
     @property
     def denials(self) -> list[Denial]:
@@ -122,8 +122,8 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            if self._ledger is not None:
-                self._answer_pending(self._ledger)
+            for slot, notice in self._ledger.left():  # that a previous supervisor has left
+                self._answer_call(slot, notice, again=True)
             self._serve()
         finally:
             self._connections.close()
@@ -138,16 +138,7 @@ class Supervisor:
         if last:
             os.close(self._stop)
             os.close(self._listener)
-            if self._ledger is not None:
-                self._ledger.close()
-
-    def _answer_pending(self, ledger: PendingCalls) -> None:
-        """Answer what a previous supervisor has left unanswered."""
-        for slot, notice in ledger.left():
-            self._execute(notice, slot, again=True)
-        lost = ledger.lost()
-        if lost is not None and notify.still_waits(self._listener, lost):
-            notify.answer(self._listener, lost, errno.ECONNABORTED)  # its arguments are lost
+            self._ledger.close()
 
     def _serve(self) -> None:
         poll = select.poll()
@@ -163,26 +154,29 @@ class Supervisor:
                 continue
             if self._stop in events or not events.get(self._listener, 0) & select.POLLIN:
                 return
-            notice = notify.receive(self._listener)
-            if notice is None:
+            taken = self._ledger.take(self._listener)
+            if taken is None:
                 continue
             if fault_points.armed:
                 fault_points.point("call.taken")
-            if notice.call in (self._connect, self._socketpair):
-                slot = -1 if self._ledger is None else self._ledger.enter(notice)
-                self._execute(notice, slot)
-            elif self._watcher is None:
-                notify.go_on(self._listener, notice)
-            else:
-                self._note(*self._watcher.see(self._listener, notice))
+            self._answer_call(*taken)
+
+    def _answer_call(self, slot: int, notice: notify.Notification, *, again: bool = False) -> None:
+        """Carry out a call, or let it go on; ``again``: a previous supervisor may have done so."""
+        if notice.call in (self._connect, self._socketpair):
+            self._execute(notice, slot, again=again)
+            return
+        if self._watcher is None:
+            notify.go_on(self._listener, notice)
+        else:
+            self._note(*self._watcher.see(self._listener, notice))
+        self._ledger.strike(slot)
 
     # --- carrying them out ------------------------------------------------------------------
 
-    def _execute(self, notice: notify.Notification, slot: int, *, again: bool = False) -> None:
-        if fault_points.armed:
-            fault_points.point("call.entered")
+    def _execute(self, notice: notify.Notification, slot: int, *, again: bool) -> None:
         if not notify.still_waits(self._listener, notice):
-            self._strike(slot)
+            self._ledger.strike(slot)
             return
         if notice.call == self._socketpair:
             self._answer(notice, slot, self._pairs.make(self._listener, notice))
@@ -197,7 +191,7 @@ class Supervisor:
             return
         # Only now it is certain that the data was the caller's: its pid may have been reused.
         if not notify.still_waits(self._listener, notice):
-            self._strike(slot)
+            self._ledger.strike(slot)
             call.close()
             return
         if self._is_retry(call, notice, slot):
@@ -236,7 +230,7 @@ class Supervisor:
             if attempt is not None:
                 if notify.still_waits(self._listener, attempt.notice):
                     return False  # another caller, with the same socket
-                self._strike(attempt.slot)
+                self._ledger.strike(attempt.slot)
                 attempt.notice, attempt.slot = notice, slot
                 return True
             error = self._undelivered.pop(call.identity, None)
@@ -283,12 +277,8 @@ class Supervisor:
         heard = notify.answer(self._listener, notice, error)
         if fault_points.armed:
             fault_points.point("call.answered")
-        self._strike(slot)
+        self._ledger.strike(slot)
         return heard
-
-    def _strike(self, slot: int) -> None:
-        if slot >= 0 and self._ledger is not None:
-            self._ledger.strike(slot)
 
     def _note_unreached(self, address: bytes, pid: int) -> None:
         """Record the target of a ``connect`` for which this sandbox has no way."""
