@@ -64,7 +64,7 @@ PURE = {
     "network": "addresses bodies config decide denial_notes heads hosts patterns records"
     " refusal_replies rules settings socks",
     "fleet": "pure",
-    "orchestrator": "approvals approvers call network_call question_text result retry_offer",
+    "orchestrator": "approvals approvers call network_call question_text result narrow_offer",
     "process": "env_policy linear_regex spec",
     "process/output": "event_index output_log",
     "process/stdin": "ledger",
@@ -72,7 +72,7 @@ PURE = {
     "sandbox": "denial intent profile refusal",
     "sandbox/warm": "demand",
     "sandboxed_files": "frames",
-    "server/auth": "http tokens",
+    "server/auth": "admission tokens",
     "server/methods": "config",
     "transport": "connection_limits frames http_head line_framing masking memory stream",
     "unified_exec": "events head_tail keys prune tools truncate wait",

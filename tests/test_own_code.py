@@ -13,7 +13,7 @@ import pytest
 
 import handrail
 from handrail import own_code
-from handrail.sandbox import doctor
+from handrail.sandbox import doctor_checks
 
 PACKAGE = Path(handrail.__file__).parent
 
@@ -192,9 +192,9 @@ def test_files_with_a_second_name_are_found(
     (place / "double.py").touch()
     name = os.fsencode(place)
     monkeypatch.setattr(own_code, "_places", ((name, name, own_code.CODE),))
-    assert doctor._linked_files() == []
+    assert doctor_checks._linked_files() == []
     (tmp_path / "elsewhere.py").hardlink_to(place / "double.py")
-    assert doctor._linked_files() == [str(place / "double.py")]
+    assert doctor_checks._linked_files() == [str(place / "double.py")]
 
 
 #: Programs of ours, and a module that each imports.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from handrail.executor.base import WaitReason
     from handrail.executor.files import FileEntry, FileMetadata, TreeFile
-    from handrail.executor.trees.copying import Copied, NotCopied
+    from handrail.executor.trees.copy_between_machines import Copied, NotCopied
     from handrail.network.settings import Managed
     from handrail.orchestrator.approvals import Answer, Approver, Choice, Question
     from handrail.orchestrator.approvers import (
@@ -158,7 +158,7 @@ _HOMES = {
     "handrail.agent.tool_answer": ("ToolAnswer",),
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata", "TreeFile"),
-    "handrail.executor.trees.copying": ("Copied", "NotCopied"),
+    "handrail.executor.trees.copy_between_machines": ("Copied", "NotCopied"),
     "handrail.network.settings": ("Managed",),
     "handrail.orchestrator.approvals": ("Answer", "Approver", "Choice", "Question"),
     "handrail.orchestrator.approvers": (

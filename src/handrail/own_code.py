@@ -2,7 +2,7 @@
 
 ``places`` lists it: the package, the interpreter and the directories around it, and the module
 search path.  A sandbox makes those below its writable roots read-only
-(``sandbox/plan/resolve.py``).  What cannot be read-only, because it is a writable root or lies
+(``sandbox/plan/path_rules.py``).  What cannot be read-only, because it is a writable root or lies
 above one, is not searched any more from the first sandbox on (``avoid``): a program of ours drops
 it from ``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder
 keeps our imports away from it (``safe_finder.py``).

@@ -23,7 +23,7 @@ def test_nothing_dear_is_imported_for_a_single_command(sandbox: str, tmp_path: P
     ours = imported[imported.index("handrail") :]  # before it: the interpreter's own, and -m
     assert DEAR.isdisjoint(ours)
     assert sandbox == "off" or {"hashlib", "resource"}.isdisjoint(ours)
-    assert "handrail.sandbox.plan.resolve" in ours or sandbox == "off"
+    assert "handrail.sandbox.plan.path_rules" in ours or sandbox == "off"
 
 
 def test_the_package_itself_is_next_to_nothing() -> None:

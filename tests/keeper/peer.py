@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
 from tests.support.eventually import LIMIT, eventually
 from tests.support.processes import descriptors, reaped
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import start_keeper
+from handrail.process.keeper_client.start_keeper import start_keeper
 from tests.keeper.peer import (
     PYTHON,
     Lodge,

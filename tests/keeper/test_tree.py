@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from handrail.keeper import messages, proc_children
-from handrail.process.keeper_client.start import PROGRAM
+from handrail.process.keeper_client.start_keeper import PROGRAM
 from tests.keeper.peer import Held, Peer, lodge, read_line
 from tests.support.eventually import eventually
 from tests.support.processes import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
-from handrail.process.keeper_client.launcher import Found, Launcher
-from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
+from handrail.process.keeper_client.spawn_children import Found, Launcher
+from handrail.process.keeper_client.start_keeper import PROGRAM, KeeperHandle
 from tests.keeper.peer import Lodge, lodge, read_line
 from tests.support.eventually import eventually
 from tests.support.processes import alive, reaped

@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import ApprovalRejected, Forbidden
+from handrail.orchestrator.approval_and_retry import (
+    RETRY_NOTICE,
+    RETRY_REASON,
+    SIDE_EFFECTS,
+    RetryRejected,
+    TurnAborted,
+)
 from handrail.orchestrator.approval_cache import ApprovalCache
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import (
@@ -18,13 +25,6 @@ from handrail.orchestrator.audit import (
     ToolDecision,
 )
 from handrail.orchestrator.call import Call, Request
-from handrail.orchestrator.call_flow import (
-    RETRY_NOTICE,
-    RETRY_REASON,
-    SIDE_EFFECTS,
-    RetryRejected,
-    TurnAborted,
-)
 from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.result import ExecOutput
 from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table

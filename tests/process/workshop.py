@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handrail.process.child import Child
-from handrail.process.keeper_client.launcher import Launcher
-from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.keeper_client.spawn_children import Launcher
+from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STREAM_NAMES
 from handrail.process.spec import ProcessSpec

@@ -12,7 +12,7 @@ import pytest
 
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry
-from tests.sandbox.plan.test_resolve import entry, sh, writable
+from tests.sandbox.plan.test_path_rules import entry, sh, writable
 from tests.support.sandboxes import Held
 
 #: Run as an ordinary user, for root looks into everything.  The modules come first: the
@@ -20,10 +20,10 @@ from tests.support.sandboxes import Held
 _ORDINARY = """
 import ctypes, os, sys
 from pathlib import Path
-from handrail.sandbox.plan import globs as globs, resolve as layout
+from handrail.sandbox.plan import globs as globs, path_rules as layout
 from handrail.sandbox.profile import Access, Entry
 from tests.support.sandboxes import holding
-from tests.sandbox.plan.test_resolve import entry, sh, writable
+from tests.sandbox.plan.test_path_rules import entry, sh, writable
 with holding() as held:
     held.run(writable(Path("/var/tmp/handrail-none")), ["/bin/true"])
 os.setgroups([]); os.setgid(1000); os.setuid(1000)

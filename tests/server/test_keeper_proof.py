@@ -16,7 +16,7 @@ import pytest
 
 from handrail import directory_secret, secret_proof
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import KeeperSilent, find_keeper
+from handrail.process.keeper_client.start_keeper import KeeperSilent, find_keeper
 from handrail.server.recovery.state_dir import StateDir, claim
 from tests.support.eventually import LIMIT
 from tests.support.processes import ended

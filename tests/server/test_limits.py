@@ -10,7 +10,7 @@ import pytest
 
 from handrail import process
 from handrail.config import Quota
-from handrail.process.keeper_client.launcher import Abilities
+from handrail.process.keeper_client.spawn_children import Abilities
 from handrail.server import quota
 from tests.support.clients import MemoryClient
 from tests.support.gates import gate

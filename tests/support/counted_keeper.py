@@ -14,9 +14,9 @@ HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def install() -> None:
     """Have keepers that this process starts be counted, if it is counted itself."""
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
-        from handrail.process.keeper_client import start
+        from handrail.process.keeper_client import start_keeper
 
-        start.PROGRAM = (sys.executable, os.path.abspath(__file__))
+        start_keeper.PROGRAM = (sys.executable, os.path.abspath(__file__))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from handrail.config import Listen, ResultBounds, ServerSettings
-from handrail.process.keeper_client.launcher import Launcher
-from handrail.process.keeper_client.start import start_keeper
+from handrail.process.keeper_client.spawn_children import Launcher
+from handrail.process.keeper_client.start_keeper import start_keeper
 from handrail.server.app import Server
 from handrail.server.auth.tokens import AuthSettings
 from handrail.server.connection import Connection

@@ -17,9 +17,9 @@ import pytest
 
 from handrail import AsyncWorkspace, FilesError, NotCopied, Profile, UsageError, Workspace
 from handrail.executor.fake_files import FakeFiles
-from handrail.executor.trees import copying
+from handrail.executor.trees import copy_between_machines as copying
 from handrail.executor.trees.base import Contents, Outcomes, Trees
-from handrail.executor.trees.copying import Side
+from handrail.executor.trees.copy_between_machines import Side
 from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
 from handrail.filesystem.trees.listing import Page
 from handrail.workspace import file_transfer

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
+from handrail.orchestrator.approval_and_retry import Attempt, CallFlow, RetryRejected
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call, Request, read_request
-from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
+from handrail.orchestrator.narrow_offer import without_hosts
 from handrail.orchestrator.patches import PatchAccess, PatchWriter, admit_patch
 from handrail.orchestrator.requirement import wants_retry
-from handrail.orchestrator.retry_offer import without_hosts
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.io_steps import AsyncFiles
 from handrail.process import env_policy

@@ -15,7 +15,7 @@ from handrail.agent.workspace_executor import MaskedSession
 from handrail.errors import HandrailError, ResizeFailed, UsageError, WriteFailed
 from handrail.executor.base import Denied, Executor, OutputKind, SpawnRequest
 from handrail.executor.output.buffered_session import BufferedSession
-from handrail.orchestrator.call_flow import Attempt, CallFlow
+from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.network_call import NetworkCall
 from handrail.orchestrator.run import Orchestrator
 from handrail.policy.program_files import forbidden_whole

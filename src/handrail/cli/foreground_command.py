@@ -169,7 +169,7 @@ def run_sandboxed(
     from handrail.cli import foreground_sandbox
     from handrail.errors import SpawnFailed
     from handrail.process import find_program
-    from handrail.sandbox.mechanism import Sandbox
+    from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandbox.sandboxed_command import Command
     from handrail.sandbox.temp_dirs import TempDir
 

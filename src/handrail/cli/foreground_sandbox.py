@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from handrail.process.foreground.crash_guard import CrashGuard
     from handrail.process.foreground.stream_copies import StreamCopies
-    from handrail.sandbox.mechanism import Sandbox
+    from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandbox.profile import Intent
     from handrail.sandbox.sandboxed_command import Command, SandboxedCommand
     from handrail.sandbox.temp_dirs import TempDir

@@ -41,8 +41,8 @@ from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.child_end import DRAIN_SECONDS
 from handrail.process.default_shell import default_shell
-from handrail.process.keeper_client.launcher import Launcher
-from handrail.process.keeper_client.start import start_keeper
+from handrail.process.keeper_client.spawn_children import Launcher
+from handrail.process.keeper_client.start_keeper import start_keeper
 from handrail.process.recovery import release, tag_kill
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting

@@ -9,7 +9,7 @@ from handrail.network.managed import proxied_spec
 from handrail.network.managed.porter_life import PorterLife
 from handrail.network.managed.process import ManagedProcess
 from handrail.network.managed.start import NetworkRequest
-from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spec import ProcessSpec
 
 

@@ -18,12 +18,12 @@ from handrail import private_places
 from handrail.errors import SpawnFailed, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process import find_program
-from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.choose_sandbox import Sandbox
 from handrail.sandbox.loopback import LoopbackNetworks
-from handrail.sandbox.mechanism import Sandbox
 from handrail.sandbox.profile import Intent
 from handrail.sandbox.sandboxed_command import NO_SANDBOX
 from handrail.sandboxed_files.plan import FileSandboxes

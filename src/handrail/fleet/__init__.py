@@ -1,7 +1,7 @@
 """Workspaces on many machines: ``Fleet`` on a Ray cluster or a list of hosts.
 
 fleet, workspace, synchronous      what a program uses
-placing, node_order, node_set      which node gets a workspace; the nodes that are known
+placing, node_choice, node_set     which node gets a workspace; the nodes that are known
 node, data_line                    the lines to a node and to a workspace
 ray_engine, actors, hosts_engine   members by Ray (registrar and supervisors), or by a list
 task_map, tasks/                   many tasks; a file of them, each run once

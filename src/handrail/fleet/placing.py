@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from handrail.errors import ExecutorTransportFailed, HandrailError, RpcError, UsageError
-from handrail.fleet import node_order
+from handrail.fleet import node_choice
 from handrail.fleet.data_line import DataLine
 from handrail.fleet.engine import Engine
 from handrail.fleet.errors import (
@@ -168,7 +168,7 @@ class Placing:
         return [
             node
             for node in self._nodes.values()
-            if node.state not in ENDED_NODES and node_order.matches(node, wish.on)
+            if node.state not in ENDED_NODES and node_choice.matches(node, wish.on)
         ]
 
     async def _attempts(
@@ -183,12 +183,12 @@ class Placing:
                 if node.state == "ready"
                 and node.id not in asked
                 and self._rests.get(node.id, 0.0) <= loop.time()
-                and node_order.fits(node, wish.amounts)
+                and node_choice.fits(node, wish.amounts)
             ]
             if not ready:
                 return None
             near = line.node.id if line is not None and wish.near is None else wish.near
-            node = node_order.ordered(ready, wish.amounts, wish.template, near)[0]
+            node = node_choice.ordered(ready, wish.amounts, wish.template, near)[0]
             asked.add(node.id)
             try:
                 return await self._make(node, wish, line)
@@ -208,12 +208,12 @@ class Placing:
                 raise VersionMismatch(odd[0].id, __version__, odd[0].theirs)
             if self._engine.fixed:
                 raise self._none_left(wish)
-        impossible = node_order.never(nodes, wish.amounts)
+        impossible = node_choice.never(nodes, wish.amounts)
         if impossible is not None and not self._engine.may_grow(wish.amounts):
             raise NoCapacity(
                 f"no node of the fleet is large enough ({_wanted(wish.amounts)}): "
                 + _told(impossible),
-                reason=node_order.reasons(impossible),
+                reason=node_choice.reasons(impossible),
                 refusals=impossible,
             )
 
@@ -221,7 +221,7 @@ class Placing:
         ended = {
             node.id: node.error or node.state
             for node in self._nodes.values()
-            if node_order.matches(node, wish.on)
+            if node_choice.matches(node, wish.on)
         }
         if ended:
             told = f"no node of the fleet is left: {_told(ended)}"
@@ -233,12 +233,12 @@ class Placing:
         told = {
             node.id: "version"
             for node in self._nodes.values()
-            if node.state == "mismatch" and node_order.matches(node, wish.on)
+            if node.state == "mismatch" and node_choice.matches(node, wish.on)
         }
         for node in self._candidates(wish):
             if node.state != "ready":
                 told[node.id] = "nodes"
-            elif node.id in refusals and node_order.fits(node, wish.amounts):
+            elif node.id in refusals and node_choice.fits(node, wish.amounts):
                 told[node.id] = refusals[node.id]
             else:
                 free = node.free
@@ -254,7 +254,7 @@ class Placing:
         why = _told(told) if told else f"there is no node{where}"
         return NoCapacity(
             f"no room for a workspace ({_wanted(wish.amounts)}{where}) within {timeout:g} s: {why}",
-            reason=node_order.reasons(told) if told else "nodes",
+            reason=node_choice.reasons(told) if told else "nodes",
             refusals=told,
         )
 

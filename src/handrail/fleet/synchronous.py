@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from handrail.executor.trees.copying import Copied
+from handrail.executor.trees.copy_between_machines import Copied
 from handrail.fleet.fleet import Fleet
 from handrail.fleet.reports import FleetStatus, Outcome, WorkspaceInfo, WorkspaceState
 from handrail.fleet.settings import Size

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handrail.errors import HandrailError, ProcessUnknown
-from handrail.executor.trees.copying import Copied
+from handrail.executor.trees.copy_between_machines import Copied
 from handrail.fleet.data_line import DataLine, FleetExecutor
 from handrail.fleet.errors import NodeLost, NodeUnreachable, WorkspaceGone
 from handrail.fleet.node import Node

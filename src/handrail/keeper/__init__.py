@@ -1,8 +1,7 @@
 """The keeper: a small program that starts children and holds them.
 
 It is older than any server, knows no protocol and no policy, touches no byte of output and
-imports the standard library only.  ``process/keeper_client/launcher.py`` is the only thing that
-talks to it.
+imports the standard library only.  Only ``process/keeper_client/spawn_children.py`` talks to it.
 """
 
 #: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every

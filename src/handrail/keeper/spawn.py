@@ -17,8 +17,8 @@ import resource
 import signal
 import socket
 import struct
-import termios
 
+from handrail import terminal_size
 from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, waiting_stub
 from handrail.keeper.limits.rlimits import of_process
 from handrail.keeper.seccomp import spawn as seccomp_spawn
@@ -217,7 +217,7 @@ def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:
     if len(packet) > waiting_stub.LONGEST:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
     if terminal is not None:
-        _set_size(terminal, (asked.rows, asked.cols))
+        terminal_size.resize(terminal, asked.rows, asked.cols)
     line.send(packet)
 
 
@@ -262,12 +262,8 @@ def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:
     try:
         fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
         number = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]
-        _set_size(master, size)
+        terminal_size.resize(master, *size)
     except BaseException:
         os.close(master)
         raise
     return master, b"/dev/pts/%d" % number
-
-
-def _set_size(master: int, size: tuple[int, int]) -> None:
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))

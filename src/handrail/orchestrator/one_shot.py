@@ -20,9 +20,9 @@ from handrail.executor.base import (
     SpawnRequest,
 )
 from handrail.executor.caller_timeout import exit_or_end
+from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
-from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.result import (
     TIMEOUT_EXIT_CODE,
     UNKNOWN_EXIT_CODE,

@@ -17,11 +17,11 @@ from handrail.errors import ApprovalRejected, FilesError, Forbidden
 from handrail.executor.base import Denied, Executor
 from handrail.executor.files import Files
 from handrail.executor.patch_files import PatchFiles
+from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
-from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import sandbox_intent

@@ -19,15 +19,15 @@ from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.network.policy_rules import of_policy
 from handrail.network.rules import SavedRule
 from handrail.network.settings import NOT_CARRIED
+from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
 from handrail.orchestrator.audit import Listener, guarded, no_listener
 from handrail.orchestrator.call import Call
-from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.forbidden_programs import ForbiddenPrograms
+from handrail.orchestrator.narrow_offer import ancestors
 from handrail.orchestrator.network_call import NetworkApprovals
 from handrail.orchestrator.requirement import command_requirement
-from handrail.orchestrator.retry_offer import ancestors
 from handrail.orchestrator.save_rule import add_rule
 from handrail.orchestrator.settings import Grants, Settings, Table
 from handrail.policy.rules import NetworkRule, Policy, Sandbox

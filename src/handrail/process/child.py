@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from handrail.keeper import messages
 from handrail.process.child_end import ChildEnd
 from handrail.process.exit_status import ExitInfo
-from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.output.child_output import ChildOutput
 from handrail.process.output.output_log import Chunk
 from handrail.process.spec import ProcessSpec, SandboxHandle

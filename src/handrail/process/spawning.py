@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
 
 

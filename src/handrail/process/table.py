@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
 from handrail.keeper import malloc_trim, messages
 from handrail.process.child import Child, Sink
-from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.link import gone
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.output.output_log import RetainedBytes
 from handrail.process.recovery import release, start_note
 from handrail.process.spawning import abandon, settle, spawn

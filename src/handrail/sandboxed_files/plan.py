@@ -22,7 +22,7 @@ from handrail.process.spec import ProcessSpec
 
 if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
-    from handrail.sandbox.mechanism import Sandbox
+    from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandbox.plan.plan import Plan
     from handrail.sandbox.profile import Profile
 

@@ -21,7 +21,7 @@ from typing import Any
 import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
 from handrail.filesystem.pool import DEADLINE
-from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spawning import spawn
 from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.sandboxed_files.client import FileHelperClient, Reply

@@ -16,8 +16,8 @@ from handrail.errors import HandrailError, KeeperLost, RpcError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_client import silent_keeper
-from handrail.process.keeper_client.launcher import Launcher
-from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.keeper_client.spawn_children import Launcher
+from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
 from handrail.process.output.spool import can_splice
 from handrail.process.recovery import release
 from handrail.process.stdin.log import can_send
@@ -28,7 +28,7 @@ from handrail.server import environment, quota
 from handrail.server.auth.tokens import Authenticator, Principal
 from handrail.server.connection import Connection
 from handrail.server.listener import ListenSocket, listen
-from handrail.server.methods.table import MethodLookup
+from handrail.server.methods.handlers import MethodLookup
 from handrail.server.metrics import ServerMetrics
 from handrail.server.recovery import unused_state_dirs, upgrade_server
 from handrail.server.recovery.adopt import adopt, renew_keeper
@@ -42,7 +42,7 @@ from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.network.managed.porter_life import PorterLife
-    from handrail.sandbox.mechanism import Sandbox
+    from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandboxed_files.plan import FileSandboxes
     from handrail.sandboxed_files.pool import FileHelper
     from handrail.server.http_out.client import HttpClient
@@ -141,7 +141,7 @@ class Server:
     def sandbox(self) -> Sandbox:
         """The sandbox of this server; made on first use."""
         if self._sandbox is None:
-            from handrail.sandbox.mechanism import Sandbox
+            from handrail.sandbox.choose_sandbox import Sandbox
 
             self._sandbox = Sandbox()
         return self._sandbox

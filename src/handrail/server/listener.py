@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from handrail import listeners, private_places
 from handrail.config import Listen
 from handrail.errors import UsageError
-from handrail.server.auth.http import HttpFront
+from handrail.server.auth.admission import HttpFront
 from handrail.server.auth.loopback_users import loopback_gate
 from handrail.server.auth.tokens import Authenticator, Throttle
 from handrail.server.connection import Connection

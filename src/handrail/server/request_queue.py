@@ -37,7 +37,7 @@ from handrail.server.raw_results import Parts, Streamed
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
-    from handrail.server.methods.table import MethodRow
+    from handrail.server.methods.handlers import MethodRow
     from handrail.telemetry.otel import RequestSpan
 
 log = logging.getLogger(__name__)

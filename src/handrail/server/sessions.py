@@ -21,7 +21,7 @@ import msgspec
 from handrail.config import ResultBounds
 from handrail.errors import RpcError
 from handrail.process.child import Child
-from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.recovery import start_note
 from handrail.process.table import ProcessTable
 from handrail.protocol.envelope import ALREADY_ATTACHED, INVALID_REQUEST

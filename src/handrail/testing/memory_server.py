@@ -24,8 +24,8 @@ async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]
     Every process ends with it.  Raises KeeperLost when the keeper does not start.
     """
     from handrail.config import Listen, ServerSettings
-    from handrail.process.keeper_client.launcher import Launcher
-    from handrail.process.keeper_client.start import start_keeper
+    from handrail.process.keeper_client.spawn_children import Launcher
+    from handrail.process.keeper_client.start_keeper import start_keeper
     from handrail.server.app import Server
     from handrail.server.auth.tokens import AuthSettings
     from handrail.server.connection import Connection

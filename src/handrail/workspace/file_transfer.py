@@ -12,7 +12,13 @@ from handrail.errors import FilesError, HandrailError, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.trees.by_calls import Command
-from handrail.executor.trees.copying import Copied, CopyProgress, NotCopied, Side, copy_tree
+from handrail.executor.trees.copy_between_machines import (
+    Copied,
+    CopyProgress,
+    NotCopied,
+    Side,
+    copy_tree,
+)
 from handrail.sandbox.profile import Intent
 from handrail.workspace.arguments import AnyPath, Environment, to_path
 

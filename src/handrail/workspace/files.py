@@ -23,7 +23,7 @@ from handrail.workspace.location import Location
 from handrail.workspace.profile import Profile
 
 if TYPE_CHECKING:
-    from handrail.executor.trees.copying import Copied, CopyProgress
+    from handrail.executor.trees.copy_between_machines import Copied, CopyProgress
     from handrail.filesystem.trees.entry import TreeEntry
     from handrail.filesystem.trees.loop_watch import Watch
     from handrail.workspace.file_watch import AsyncFileWatch
@@ -252,7 +252,7 @@ class AsyncFiles(NamesChecked):
         upload: bool,
         skip_unchanged: bool,
     ) -> Copied:
-        from handrail.executor.trees.copying import Side
+        from handrail.executor.trees.copy_between_machines import Side
         from handrail.workspace.file_transfer import local_path, patterns, transfer
 
         near, far = local_path(here), self._join(there)

@@ -11,7 +11,7 @@ import pytest
 from handrail.keeper import messages
 from handrail.keeper.limits import cgroups, tree_watcher
 from handrail.keeper.limits.tree_watcher import Watcher
-from handrail.process.keeper_client.start import PROGRAM
+from handrail.process.keeper_client.start_keeper import PROGRAM
 from tests.keeper.peer import embedded, lodge, read_line
 
 GREEDY = "import time; x = bytearray(200_000_000); time.sleep(600)"

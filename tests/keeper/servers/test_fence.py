@@ -12,7 +12,7 @@ from pathlib import Path
 
 from handrail.keeper import messages
 from handrail.keeper.restart import save as reexec_save
-from handrail.process.keeper_client.start import PROGRAM, check_keeper
+from handrail.process.keeper_client.start_keeper import PROGRAM, check_keeper
 from tests.keeper.peer import Lodge, Peer, lodge, read_all
 from tests.support.eventually import eventually
 from tests.support.processes import alive, descriptors

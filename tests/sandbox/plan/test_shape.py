@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from handrail import own_code, private_places
+from handrail.sandbox.plan.path_rules import Resolver
 from handrail.sandbox.plan.plan import Plan, Planner
-from handrail.sandbox.plan.resolve import Resolver
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 from tests.support.sandboxes import Held

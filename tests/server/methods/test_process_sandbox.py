@@ -258,7 +258,7 @@ async def test_bad_entries_are_refused(ws: Path, entry: dict[str, Any]) -> None:
 async def test_a_sandbox_is_set_up_again_when_a_place_vanished(
     ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from handrail.process.keeper_client.launcher import Launcher
+    from handrail.process.keeper_client.spawn_children import Launcher
 
     place = ws / "place"
     place.mkdir()

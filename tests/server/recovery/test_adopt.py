@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from handrail.errors import KeeperLost
-from handrail.process.keeper_client.launcher import Found, Launcher
-from handrail.process.keeper_client.start import KeeperHandle
+from handrail.process.keeper_client.spawn_children import Found, Launcher
+from handrail.process.keeper_client.start_keeper import KeeperHandle
 from handrail.process.recovery import start_note
 from handrail.process.spec import ProcessSpec
 from handrail.server import app

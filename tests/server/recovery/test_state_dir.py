@@ -13,7 +13,7 @@ import pytest
 
 from handrail.errors import UsageError
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import KeeperHandle
+from handrail.process.keeper_client.start_keeper import KeeperHandle
 from handrail.server.recovery import state_dir
 from handrail.server.recovery.state_dir import StateDir, claim
 from tests.support.eventually import LIMIT, eventually

@@ -14,7 +14,7 @@ from handrail.cli.stdio import printable, say
 from handrail.errors import FilesError, HandrailError, UsageError
 
 if TYPE_CHECKING:
-    from handrail.executor.trees.copying import Copied
+    from handrail.executor.trees.copy_between_machines import Copied
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
 
@@ -124,7 +124,7 @@ class _Copying:
 
         What cannot be copied is noted, and the rest is copied.
         """
-        from handrail.executor.trees.copying import NotCopied as Partly
+        from handrail.executor.trees.copy_between_machines import NotCopied as Partly
 
         try:
             self._count(await self._copy(source, destination))
@@ -197,7 +197,7 @@ def _absolute(path: str) -> str:
 
 async def _extent(files: AsyncFiles, path: str) -> Copied:
     """Count the files and bytes that a copy on one machine has made."""
-    from handrail.executor.trees.copying import Copied
+    from handrail.executor.trees.copy_between_machines import Copied
 
     found = await files.stat(path)
     if not found.is_directory:

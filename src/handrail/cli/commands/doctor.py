@@ -12,7 +12,7 @@ from handrail.cli.text_table import STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.doctor import Finding
+    from handrail.sandbox.doctor_checks import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Returns 0 when commands can be sandboxed here, else 1."""
     from handrail.errors import SandboxUnavailable
     from handrail.sandbox import probe
-    from handrail.sandbox.doctor import examine
+    from handrail.sandbox.doctor_checks import examine
 
     try:
         probe.forget()  # doctor reports the present state

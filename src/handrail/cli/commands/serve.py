@@ -180,7 +180,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from handrail.process import required_syscalls
-    from handrail.process.keeper_client.start import KeeperHandle, become_private, start_keeper
+    from handrail.process.keeper_client.start_keeper import (
+        KeeperHandle,
+        become_private,
+        start_keeper,
+    )
     from handrail.server.auth.tokens import AuthMode, AuthSettings, build_authenticator
     from handrail.server.recovery import upgrade_server
     from handrail.server.recovery.state_dir import StateDir, claim, inherit

@@ -3,7 +3,7 @@
 Questions carry a serial number and are answered by futures.  A keeper that does not keep up
 never blocks the server: what it does not take at once is queued, with copies of the descriptors.
 What it only has to know sooner or later (streams that ended, children to forget) is gathered and
-sent together.  ``launcher.py`` reads the answers.
+sent together.  ``spawn_children.py`` reads the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sized
 
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import KeeperHandle
+from handrail.process.keeper_client.start_keeper import KeeperHandle
 
 #: How long housekeeping messages are gathered.
 _GATHER_SECONDS = 0.05

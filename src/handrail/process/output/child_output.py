@@ -12,14 +12,11 @@ anything gets a memfd of its own when there is something to record, and the keep
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
-import termios
 import time
 from typing import TYPE_CHECKING
 
-from handrail import fault_points, memory_file
+from handrail import fault_points, memory_file, terminal_size
 from handrail.process.output.backpressure import Backlog, Window
 from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
 from handrail.process.output.output_log import Chunk, OutputLog
@@ -220,10 +217,10 @@ class ChildOutput:
             self._child.stdin.close()
 
     def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size; the kernel tells the foreground job by SIGWINCH."""
+        """Set the terminal's size (``terminal_size``)."""
         stream = self.streams[0] if self.streams else None
         if stream is not None and not stream.ended:
-            fcntl.ioctl(stream.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+            terminal_size.resize(stream.fd, rows, cols)
 
     # --- the record ----------------------------------------------------------------------
 

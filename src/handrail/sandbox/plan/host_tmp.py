@@ -18,7 +18,7 @@ from handrail.sandbox.profile import Access, known_names, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.plan.resolve import Resolver
+    from handrail.sandbox.plan.path_rules import Resolver
 
 
 class HostTmp:

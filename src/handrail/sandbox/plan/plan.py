@@ -253,7 +253,7 @@ class Planner:
 
     def _made(self, profile: Profile, careful: bool, only: frozenset[bytes] | None = None) -> Plan:
         """``only``: what is covered of what is found in shared directories."""
-        from handrail.sandbox.plan.resolve import Resolver  # which fills plans
+        from handrail.sandbox.plan.path_rules import Resolver  # which fills plans
 
         shape = None
         if only is None and private_places.has_workspaces():

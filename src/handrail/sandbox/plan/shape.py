@@ -8,7 +8,7 @@ first command in a new workspace pays for looking, not for deciding once more wh
 Everything that a new plan depends on is looked at on the disk: each path is opened component by
 component without following a link, each fact of the known plan has to be one of the new paths too,
 trees are searched for repositories.  Wherever anything differs, or the name could matter (mounts,
-our own code, another private place), the plan is made from the beginning instead (``resolve``).
+our own code, another private place), the plan is made from the beginning instead (``path_rules``).
 """
 
 from __future__ import annotations

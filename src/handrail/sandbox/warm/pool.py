@@ -22,7 +22,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.process import fd_reserve
-from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spawning import settle, spawn
 from handrail.process.spec import ProcessSpec, Waiting
 from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD

@@ -17,7 +17,7 @@ from handrail.sandbox.plan.safe_open import Exchanged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.process.keeper_client.launcher import Spawned
+    from handrail.process.keeper_client.spawn_children import Spawned
     from handrail.sandbox.bwrap.instance import RunningSandbox
     from handrail.sandbox.plan.plan import Plan
     from handrail.sandbox.sandboxed_command import SandboxedCommand

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import handrail.sandbox.syscalls.supervisor  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
 from handrail.filesystem.pool import FilePool
-from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS, SANDBOX_UNAVAILABLE
 from handrail.protocol.sandbox import SandboxParams
 from handrail.sandbox import loopback
+from handrail.sandbox.choose_sandbox import Preparation, Sandbox
 from handrail.sandbox.intent import from_wire
 from handrail.sandbox.loopback import Joining
-from handrail.sandbox.mechanism import Preparation, Sandbox
 from handrail.sandbox.profile import BadIntent, Intent, Profile
 from handrail.sandbox.sandboxed_command import SandboxedCommand
 

@@ -31,7 +31,7 @@ from handrail.server.methods import process_lookup
 if TYPE_CHECKING:
     from handrail.network.managed.process import ManagedProcess
     from handrail.sandbox import loopback
-    from handrail.sandbox.mechanism import Preparation
+    from handrail.sandbox.choose_sandbox import Preparation
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandboxed_command import SandboxedCommand
     from handrail.server.connection import Connection

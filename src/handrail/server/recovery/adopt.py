@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from handrail.errors import KeeperLost, UsageError
-from handrail.process.keeper_client import start
-from handrail.process.keeper_client.launcher import Found, Launcher
+from handrail.process.keeper_client import start_keeper
+from handrail.process.keeper_client.spawn_children import Found, Launcher
 from handrail.process.recovery import release, start_note
 from handrail.process.recovery.revive import revive
 from handrail.process.recovery.start_note import PORTER_NOTE, Note
@@ -119,10 +119,10 @@ def _resandboxed(
 
 async def renew_keeper(launcher: Launcher) -> None:
     """Have the keeper exec the program that belongs to this server; it keeps everything."""
-    reason = await asyncio.to_thread(start.check_keeper)
+    reason = await asyncio.to_thread(start_keeper.check_keeper)
     if reason is None:
         try:
-            await launcher.replace_keeper(*start.PROGRAM)
+            await launcher.replace_keeper(*start_keeper.PROGRAM)
         except KeeperLost as error:
             reason = str(error)
     if reason is not None:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from handrail.errors import HandrailError
 from handrail.process.child import Child
-from handrail.process.keeper_client.launcher import Launcher
-from handrail.process.keeper_client.start import KeeperHandle
+from handrail.process.keeper_client.spawn_children import Launcher
+from handrail.process.keeper_client.start_keeper import KeeperHandle
 from handrail.process.recovery import release, start_note, tag_kill
 from handrail.process.recovery.start_note import PORTER_NOTE
 from handrail.server.sessions import Sessions

@@ -22,7 +22,7 @@ from handrail import directory_secret, private_files, private_places
 from handrail.config import parse_listen
 from handrail.errors import UsageError
 from handrail.filesystem import stage_names
-from handrail.process.keeper_client.start import (
+from handrail.process.keeper_client.start_keeper import (
     KeeperHandle,
     claim_lease,
     find_keeper,

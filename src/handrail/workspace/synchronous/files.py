@@ -11,7 +11,7 @@ from handrail.workspace.arguments import AnyPath
 from handrail.workspace.files import AsyncFiles, Paths
 
 if TYPE_CHECKING:
-    from handrail.executor.trees.copying import Copied, CopyProgress
+    from handrail.executor.trees.copy_between_machines import Copied, CopyProgress
     from handrail.workspace.file_watch import FileWatch
 
 T = TypeVar("T")

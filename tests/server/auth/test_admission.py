@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.server.auth.http import HttpFront
+from handrail.server.auth.admission import HttpFront
 from handrail.server.auth.tokens import AuthFailure, AuthMode, Principal
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.http_head import HttpRequest, HttpResponse, parse_request

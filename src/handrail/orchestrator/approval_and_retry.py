@@ -3,7 +3,7 @@
 ``admit`` comes before the first run and ``after`` follows each one, for callers that start
 processes themselves, such as unified exec (``gate.py``); ``run.py`` takes all steps with a runner.
 A denial is judged by how the run ended, whenever that is.  The decisions are in ``requirement.py``
-and ``retry_offer.py``.
+and ``narrow_offer.py``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from handrail.orchestrator.audit import (
     ToolDecision,
 )
 from handrail.orchestrator.call import Call, Request
-from handrail.orchestrator.network_call import CallFacts, NetworkCall
-from handrail.orchestrator.requirement import Need, Requirement, written_programs
-from handrail.orchestrator.retry_offer import (
+from handrail.orchestrator.narrow_offer import (
     Offer,
     offer,
     refused_network,
     refused_path,
     without_hosts,
 )
+from handrail.orchestrator.network_call import CallFacts, NetworkCall
+from handrail.orchestrator.requirement import Need, Requirement, written_programs
 from handrail.orchestrator.settings import Grants, Mode, Settings, sandbox_intent
 from handrail.policy.context import Approval
 from handrail.sandbox.denial import Denial

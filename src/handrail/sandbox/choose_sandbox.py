@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from handrail.errors import SandboxError
     from handrail.filesystem.pool import FilePool
-    from handrail.process.keeper_client.launcher import Launcher
+    from handrail.process.keeper_client.spawn_children import Launcher
     from handrail.sandbox.loopback import Joining
     from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handrail.executor.base import Denied
-from handrail.orchestrator.retry_offer import ancestors, offer, refused_path
+from handrail.orchestrator.narrow_offer import ancestors, offer, refused_path
 from handrail.orchestrator.settings import Grants, SandboxMode, Settings
 
 TEXT = Denied(likely=True)

@@ -13,9 +13,9 @@ from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import plan_retries, probe
+from handrail.sandbox.choose_sandbox import Sandbox
 from handrail.sandbox.landlock import ruleset
-from handrail.sandbox.mechanism import Sandbox
-from handrail.sandbox.plan import plan, resolve
+from handrail.sandbox.plan import path_rules, plan
 from handrail.sandbox.plan.safe_open import Exchanged
 from handrail.sandbox.profile import off, read_only, workspace_write
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, LANDLOCK, NO_SANDBOX, Command
@@ -82,16 +82,16 @@ def test_one_that_is_closed_starts_nothing(sandbox: Sandbox) -> None:
 def test_one_budget_for_a_start(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that are overtaken and sandboxes that could not be set up are counted together."""
     looks = 0
-    real = resolve.Resolver.build
+    real = path_rules.Resolver.build
 
-    def moving(self: resolve.Resolver) -> plan.Plan:
+    def moving(self: path_rules.Resolver) -> plan.Plan:
         nonlocal looks
         looks += 1
         if looks % 2:
             raise Exchanged(b"/somewhere")
         return real(self)
 
-    monkeypatch.setattr(resolve.Resolver, "build", moving)
+    monkeypatch.setattr(path_rules.Resolver, "build", moving)
     problem = SandboxUnavailable("bwrap: it has vanished")
     made = sandbox.sandboxed(TRUE, read_only())
     begun = 1

@@ -1,6 +1,6 @@
 """Start the keeper, as the first thing a server does.
 
-Apart from ``launcher.py`` so that the program can be started before asyncio is imported: both
+Apart from ``spawn_children.py`` so that the program can be started before asyncio is imported: both
 then get ready at the same time.
 """
 

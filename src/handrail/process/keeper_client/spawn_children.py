@@ -24,7 +24,7 @@ from handrail.process import fd_reserve, find_program
 from handrail.process.exit_status import Usage
 from handrail.process.keeper_client import start_fields
 from handrail.process.keeper_client.link import KeeperLink
-from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
+from handrail.process.keeper_client.start_keeper import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
 from handrail.process.output.read_scheduler import ReadScheduler
 from handrail.process.spec import ProcessSpec

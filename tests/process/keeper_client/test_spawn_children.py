@@ -15,9 +15,9 @@ import pytest
 
 from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import messages
-from handrail.process.keeper_client import launcher as launching
-from handrail.process.keeper_client.launcher import Launcher, Spawned
-from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.keeper_client import spawn_children as launching
+from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
 from tests.keeper.peer import lodge
 from tests.process.workshop import Workshop, sh, spec
 from tests.support.coroutines import run
