@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.config import Listen, ServerSettings, check_exposure, parse_listen
 from handrail.errors import UsageError
 from handrail.server.auth.tokens import AuthMode, AuthSettings
+from handrail.server_settings import Listen, ServerSettings, check_exposure, parse_listen
 
 GOOD = {
     "stdio": Listen("stdio"),

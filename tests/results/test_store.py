@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from handrail.config import ResultBounds
 from handrail.errors import UsageError
 from handrail.results import store
 from handrail.results.record import Record
 from handrail.results.store import About, Exit, ResultFile
+from handrail.server_settings import ResultBounds
 
 ABOUT = About(session="s", owner="uid:0", process_id="p", argv=["true"], started_at=1.5)
 

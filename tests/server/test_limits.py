@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from handrail import process
-from handrail.config import Quota
 from handrail.process.keeper_client.spawn_children import Abilities
 from handrail.server import quota
+from handrail.server_settings import Quota
 from tests.support.clients import MemoryClient
 from tests.support.gates import gate
 from tests.support.processes import until_ended

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from handrail.config import ResultBounds
 from handrail.results import store
 from handrail.results.record import Decoder
+from handrail.server_settings import ResultBounds
 from tests.support.clients import MemoryClient
 from tests.support.eventually import eventually_so, spin
 from tests.support.gates import gate

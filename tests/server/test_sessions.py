@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail.config import Listen
 from handrail.server import sessions
+from handrail.server_settings import Listen
 from tests.support.clients import MemoryClient, Refused, b64, chunks_of
 from tests.support.eventually import spin
 from tests.support.gates import gate

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handrail.config import Listen, ResultBounds, ServerSettings
 from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import start_keeper
 from handrail.server.app import Server
 from handrail.server.auth.tokens import AuthSettings
 from handrail.server.connection import Connection
+from handrail.server_settings import Listen, ResultBounds, ServerSettings
 from handrail.telemetry import prometheus
 from handrail.transport.memory import memory_pair
 from tests.support.clients import MemoryClient

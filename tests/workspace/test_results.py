@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from handrail import AsyncWorkspace, Managed, UsageError, Workspace
-from handrail.config import ResultBounds
 from handrail.process.exit_status import ExitKind
 from handrail.results import store
 from handrail.server.recovery import running_servers
+from handrail.server_settings import ResultBounds
 from handrail.workspace import detached_store
 from handrail.workspace.result import Gap
 from tests.network.origin import fetch

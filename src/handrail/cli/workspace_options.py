@@ -7,8 +7,8 @@ import os
 
 from handrail import units
 from handrail.cli import options
-from handrail.config import TlsFiles, WorkspaceSettings
 from handrail.errors import UsageError
+from handrail.server_settings import TlsFiles, WorkspaceSettings
 
 _FORM = "cpus=N,memory=SIZE,workspaces=N"
 #: The most workspaces of a server that was told no number: each may have a connection of its own.

@@ -14,11 +14,11 @@ from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from handrail import listeners
-from handrail.config import STOP_SIGNALS
 from handrail.errors import UsageError
 from handrail.mcp_server.server import make_server
 from handrail.mcp_server.tool_calls import ToolCalls
 from handrail.server.auth.loopback_users import LoopbackUsers, loopback_gate
+from handrail.server_settings import STOP_SIGNALS
 from handrail.transport.websocket import BACKLOG
 
 PATH = "/mcp"

@@ -1,9 +1,9 @@
 """The steps of one call: policy, approval, sandbox, run, and one retry after a denial.
 
 ``admit`` comes before the first run and ``after`` follows each one, for callers that start
-processes themselves, such as unified exec (``gate.py``); ``run.py`` takes all steps with a runner.
-A denial is judged by how the run ended, whenever that is.  The decisions are in ``requirement.py``
-and ``narrow_offer.py``.
+processes themselves, such as unified exec (its ``gate.py``); ``run.py`` takes all steps with a
+runner.  A denial is judged by how the run ended, whenever that is.  The decisions are in
+``requirement.py`` and ``narrow_offer.py``.
 """
 
 from __future__ import annotations

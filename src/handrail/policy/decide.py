@@ -47,7 +47,7 @@ from handrail.policy.strict_script_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 if TYPE_CHECKING:
-    from handrail.policy.guard.reading import Reading
+    from handrail.policy.guard.verdict import Reading
 
 #: Limit of characters of a command in a reason.
 SHOWN_LIMIT = 500
@@ -239,7 +239,7 @@ def _glimpsed(
     """Prompt and forbid rules that match anything the argv may start, beyond the known findings."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []
-    from handrail.policy.guard.reading import read
+    from handrail.policy.guard.verdict import read
 
     reported = {id(match.rule): match.decision for finding in known for match in finding.matches}
     found: list[Finding] = []

@@ -108,7 +108,7 @@ def _command_follows(name: str, words: Argv) -> bool:
         return True
     if not last.startswith("-") or last == "-":
         return False
-    from handrail.policy.guard.reading import read
+    from handrail.policy.guard.verdict import read
 
     # Judged with a value that is nothing: what is unclear is then the option.
     return bool(read((*words, "x")).unclear) and not read((*words[:-1], "x")).unclear

@@ -138,7 +138,7 @@ class _Judgement:
         if self._argv and programs.is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
         # What tells one program to run another is not what the rule is about.
-        from handrail.policy.guard.reading import read
+        from handrail.policy.guard.verdict import read
 
         unclear = read(self._argv).unclear
         if unclear:

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from handrail import private_files, private_places
-from handrail.config import ResultBounds
 from handrail.errors import UsageError
 from handrail.results.record import Decoder, Record, encode
+from handrail.server_settings import ResultBounds
 
 _ABOUT, _OUTPUT = "about", "output"
 _PAGE = 256 * 1024

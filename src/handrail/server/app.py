@@ -11,7 +11,6 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, KeeperLost, RpcError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
@@ -37,6 +36,7 @@ from handrail.server.recovery.state_dir import StateDir
 from handrail.server.results import Results
 from handrail.server.session import Session
 from handrail.server.sessions import Sessions
+from handrail.server_settings import STOP_SIGNALS, ServerSettings
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
 from handrail.transport.websocket import WebSocketListener
 

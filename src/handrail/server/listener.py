@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from handrail import listeners, private_places
-from handrail.config import Listen
 from handrail.errors import UsageError
 from handrail.server.auth.admission import HttpFront
 from handrail.server.auth.loopback_users import loopback_gate
@@ -15,6 +14,7 @@ from handrail.server.auth.tokens import Authenticator, Throttle
 from handrail.server.connection import Connection
 from handrail.server.recovery import running_servers
 from handrail.server.recovery.state_dir import StateDir
+from handrail.server_settings import Listen
 from handrail.transport import websocket
 from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.websocket import WebSocketListener

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from handrail.config import Quota
 from handrail.process.table import ProcessTable
+from handrail.server_settings import Quota
 
 #: How old a sum over all sessions may be.
 _COUNT_SECONDS = 1.0

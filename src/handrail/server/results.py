@@ -15,7 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from handrail.config import ResultBounds
 from handrail.errors import UsageError
 from handrail.process.output.backpressure import Window
 from handrail.process.output.output_log import RETENTION_BYTES, Chunk
@@ -23,6 +22,7 @@ from handrail.results import store
 from handrail.results.record import Record, stored_size
 from handrail.results.store import About, Exit, ResultFile
 from handrail.secret_masks import Secrets, StreamMasker
+from handrail.server_settings import ResultBounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from handrail.config import ResultBounds
 from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.keeper_client.spawn_children import Launcher
@@ -29,6 +28,7 @@ from handrail.server.metrics import ServerMetrics
 from handrail.server.results import Results, owned
 from handrail.server.session import Attached, Session, SessionNote
 from handrail.server.session_temp import SessionTempDirs
+from handrail.server_settings import ResultBounds
 
 log = logging.getLogger(__name__)
 

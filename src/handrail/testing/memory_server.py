@@ -20,15 +20,15 @@ from handrail.transport.base import Receiver
 async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]]:
     """Run a server; the yielded function returns the receiver of a new connection's server end.
 
-    ``settings`` are those of ``handrail.config.ServerSettings`` (``detach_ttl`` in seconds, say).
-    Every process ends with it.  Raises KeeperLost when the keeper does not start.
+    ``settings`` are those of ``handrail.server_settings.ServerSettings`` (``detach_ttl`` in
+    seconds, say).  Every process ends with it.  Raises KeeperLost when the keeper does not start.
     """
-    from handrail.config import Listen, ServerSettings
     from handrail.process.keeper_client.spawn_children import Launcher
     from handrail.process.keeper_client.start_keeper import start_keeper
     from handrail.server.app import Server
     from handrail.server.auth.tokens import AuthSettings
     from handrail.server.connection import Connection
+    from handrail.server_settings import Listen, ServerSettings
 
     loop = asyncio.get_running_loop()
     launcher = Launcher(start_keeper(), loop)

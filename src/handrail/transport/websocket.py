@@ -1,7 +1,7 @@
 """WebSockets over TCP: listening and connecting.
 
 The two entries of this kind of transport and the listener they share with ``unix_socket``.
-A connection goes through ``handshake`` -> ``websocket_connection`` -> the receiver.
+A connection goes through ``websocket_handshake`` -> ``websocket_connection`` -> the receiver.
 Compression and subprotocols are never negotiated.
 """
 

@@ -1,7 +1,7 @@
 """One open WebSocket, either side: frames to messages, liveness, and the closing handshake.
 
 Decides when control frames are sent and what ends a connection; frames themselves are in
-``frames``, opening is in ``handshake``.
+``frames``, opening is in ``websocket_handshake``.
 
 Liveness.  One timer a connection, armed for the next ping or for the end of the silence limit,
 whichever is first; a read only notes the time.  Any bytes count as life, since a peer in the middle

@@ -14,11 +14,11 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from handrail.config import is_overflow_user
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor, LoopbackStream
 from handrail.name_hints import NamesChecked
 from handrail.server.auth.loopback_users import LoopbackUsers
+from handrail.server_settings import is_overflow_user
 from handrail.transport.connection_limits import RefusalLog
 
 log = logging.getLogger(__name__)

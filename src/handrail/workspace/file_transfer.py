@@ -1,4 +1,7 @@
-"""Copies between the files of the caller and those of a workspace."""
+"""Copies between the files of the caller and a workspace: what is named, and where it goes.
+
+How a tree is copied is in ``executor/trees/copy_between_machines.py``.
+"""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from handrail.config import ResultBounds
 from handrail.network.managed import porter_life
 from handrail.results import store
 from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.server_settings import ResultBounds
 from tests.sandbox.arena import managed_network
 from tests.support.clients import MemoryClient, chunks_of, dialled
 from tests.support.eventually import eventually_so, spin

@@ -64,9 +64,9 @@ def _found(args: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable[
     """List the results and servers that can be removed, and how."""
     import asyncio
 
-    from handrail.config import ResultBounds
     from handrail.results import store
     from handrail.server.recovery import running_servers
+    from handrail.server_settings import ResultBounds
     from handrail.workspace import detached_store
 
     bounds = ResultBounds.from_environment(os.environ)

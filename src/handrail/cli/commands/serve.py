@@ -15,7 +15,8 @@ import sys
 
 from handrail import fault_points, private_places
 from handrail.cli import error_output, options, workspace_options
-from handrail.config import (
+from handrail.errors import HandrailError
+from handrail.server_settings import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
     DEFAULT_PROCESSES,
@@ -27,7 +28,6 @@ from handrail.config import (
     check_exposure,
     parse_listen,
 )
-from handrail.errors import HandrailError
 
 _LEVELS = ("debug", "info", "warning", "error")
 

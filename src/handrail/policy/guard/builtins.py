@@ -11,7 +11,7 @@ from handrail.policy.guard.words import LISTING, MADE, NAME, Unclear, Word, unkn
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
-    from handrail.policy.guard.reading import Guard
+    from handrail.policy.guard.verdict import Guard
 
 _SET_LETTERS = re.compile(r"[-+][euxvfnCEmbhTB]+")
 _SET_NAMES = frozenset({

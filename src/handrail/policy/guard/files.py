@@ -18,7 +18,7 @@ from handrail.policy.tables import names
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
-    from handrail.policy.guard.reading import Guard
+    from handrail.policy.guard.verdict import Guard
 
 _MOVERS = frozenset({"cp", "mv", "ln", "link", "install", "tee", "dd", "rsync"})
 #: Programs that write files of names which are not among their words.

@@ -17,7 +17,7 @@ from handrail.policy.programs import Wrapper
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
-    from handrail.policy.guard.reading import Guard
+    from handrail.policy.guard.verdict import Guard
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 #: Without a command behind them these print, or do nothing.

@@ -14,7 +14,7 @@ from handrail.policy.guard.words import GAP, LISTING, NUMBER, Unclear, Word, kno
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
-    from handrail.policy.guard.reading import Guard
+    from handrail.policy.guard.verdict import Guard
 
 
 def _bare(command: Simple) -> Simple:

@@ -91,7 +91,7 @@ def _interruptible() -> Iterator[None]:
     """Let a stop signal, which a starting server blocks, end this wait by KeyboardInterrupt."""
     import signal
 
-    from handrail.config import STOP_SIGNALS
+    from handrail.server_settings import STOP_SIGNALS
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if signal.SIGTERM not in mask:  # then it is handled by an event loop

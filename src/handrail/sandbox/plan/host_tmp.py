@@ -1,8 +1,8 @@
 """Keeping what programs of the host trust in its ``/tmp``, where a command can write there.
 
-That is what ``tmp_sockets`` finds, and directories whose names are known before they are there.  It
-is kept wherever the same directory is to be seen: ``/tmp`` may be mounted a second time.  A TMPDIR
-that lies in a workspace holds the private ``/tmp`` of other sandboxes, which are kept too.
+That is what ``trusted_tmp_names`` finds, and directories whose names are known before they are
+there.  It is kept wherever the same directory is to be seen: ``/tmp`` may be mounted a second time.
+A TMPDIR that lies in a workspace holds the private ``/tmp`` of other sandboxes, kept too.
 """
 
 from __future__ import annotations

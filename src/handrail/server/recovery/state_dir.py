@@ -19,7 +19,6 @@ import time
 from collections.abc import Collection
 
 from handrail import directory_secret, private_files, private_places
-from handrail.config import parse_listen
 from handrail.errors import UsageError
 from handrail.filesystem import stage_names
 from handrail.process.keeper_client.start_keeper import (
@@ -31,6 +30,7 @@ from handrail.process.keeper_client.start_keeper import (
 )
 from handrail.server import session_temp
 from handrail.server.recovery import orphan_sweep
+from handrail.server_settings import parse_listen
 
 log = logging.getLogger(__name__)
 

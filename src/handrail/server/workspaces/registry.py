@@ -36,11 +36,11 @@ from handrail.server.workspaces.templates import Templates
 from handrail.server.workspaces.tree_copy import Stopped
 
 if TYPE_CHECKING:
-    from handrail.config import WorkspaceSettings
     from handrail.process.spec import Group
     from handrail.server.app import Server
     from handrail.server.connection import Connection
     from handrail.server.session import Session
+    from handrail.server_settings import WorkspaceSettings
 
 log = logging.getLogger(__name__)
 
