@@ -34,6 +34,8 @@ class Listen:
     host: str = ""
     port: int = 0
     path: str = ""
+    #: Tried first where ``port`` is 0: clients of a server that has crashed know it.
+    port_before: int = 0
 
     @property
     def is_loopback(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -199,3 +200,17 @@ def test_no_room_for_input_is_said_and_nothing_is_accepted(tmp_path: Path) -> No
         while not one.closed:
             rig.receive()
         one.verdict()
+
+
+def test_the_next_server_on_any_port_listens_where_clients_know_it(tmp_path: Path) -> None:
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        before = rig.url
+        rig.restart()
+        assert rig.url == before
+        rig.kill()
+        rig._rest()
+        with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
+            rig.start_server()
+        assert rig.url != before
+        rig.attach()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -47,6 +48,9 @@ def _tcp_socket(listen: Listen, given: socket.socket | None) -> socket.socket:
     if given is not None:
         listeners.enter(given)
         return given
+    if listen.port == 0 and listen.port_before:
+        with contextlib.suppress(OSError):  # another program has it now
+            return listeners.open_tcp(listen.host, listen.port_before, websocket.BACKLOG)
     try:
         return listeners.open_tcp(listen.host, listen.port, websocket.BACKLOG)
     except OSError as error:

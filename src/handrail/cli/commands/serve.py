@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+from dataclasses import replace
 
 from handrail import fault_points, private_places
 from handrail.cli import error_output, options, workspace_options
@@ -187,7 +188,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     from handrail.server.auth.tokens import AuthMode, AuthSettings, build_authenticator
     from handrail.server.recovery import upgrade_server
-    from handrail.server.recovery.state_dir import StateDir, claim, inherit
+    from handrail.server.recovery.state_dir import StateDir, claim, inherit, last_listen
 
     bounds = {
         f"HANDRAIL_RESULTS_{name.upper()}": value
@@ -244,6 +245,10 @@ def _run(args: argparse.Namespace) -> int:
         address = f"{listen.kind} {listen.host} {listen.port} {listen.path}"
         required_syscalls.check()  # before a keeper is found, which may be under no such filter
         state = claim(settings.state_dir, address)
+        before = last_listen(state.path)
+        if before is not None and before.host == listen.host:
+            listen = replace(listen, port_before=before.port)
+            settings = replace(settings, listen=listen)
         state.begin()
         keeper = state.keeper(settings.orphan_ttl)
     if fault_points.armed:

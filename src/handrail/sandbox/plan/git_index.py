@@ -11,13 +11,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
 
 from handrail.sandbox.plan.directory_cache import DirectoryCache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
 #: repositories (``src/*``, ``@scope/*``).
@@ -82,10 +77,11 @@ class RepositoryIndex:
         found: list[bytes] = []
         seen, pending = 0, 1
         deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
-        #: Directories in the order of their depth, and how many more levels are looked at.
-        waiting: deque[tuple[tuple[bytes, ...], int | None]] = deque([((self.root,), None)])
+        #: Directories in the order of their depth, and how many more levels are looked at; it
+        #: grows while it is walked.
+        waiting: list[tuple[tuple[bytes, ...], int | None]] = [((self.root,), None)]
         known, watch = directories.known()
-        for path, left in _each(waiting):
+        for path, left in ((path, left) for paths, left in waiting for path in paths):
             if most is not None and pending > most:
                 return None
             if seen >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
@@ -140,15 +136,6 @@ class RepositoryIndex:
         except OSError:
             return False, False
         return _exists(path + b"/.git") if entry.closed else entry.git > 0, entry.closed
-
-
-def _each(
-    waiting: deque[tuple[tuple[bytes, ...], int | None]],
-) -> Iterator[tuple[bytes, int | None]]:
-    while waiting:
-        paths, left = waiting.popleft()
-        for path in paths:
-            yield path, left
 
 
 def _exists(path: bytes) -> bool:

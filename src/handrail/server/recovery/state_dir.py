@@ -30,7 +30,7 @@ from handrail.process.keeper_client.start_keeper import (
 )
 from handrail.server import session_temp
 from handrail.server.recovery import orphan_sweep
-from handrail.server_settings import parse_listen
+from handrail.server_settings import Listen, parse_listen
 
 log = logging.getLogger(__name__)
 
@@ -339,13 +339,20 @@ def _address_of(place: str) -> str | None:
 
 def _listened_at(place: str) -> str | None:
     """Where the server of a directory has listened in fact, in the form of ``claim``."""
+    listen = last_listen(place)
+    if listen is None:
+        return None
+    return f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+
+
+def last_listen(place: str) -> Listen | None:
+    """Where the server of a directory has listened that did not stop by itself, if it did."""
     try:
         with open(os.path.join(place, SERVING), "rb") as file:
             url = str(json.load(file)["address"])
-        listen = parse_listen(url)
+        return parse_listen(url)
     except (OSError, ValueError, KeyError, TypeError, UsageError):
         return None
-    return f"{listen.kind} {listen.host} {listen.port} {listen.path}"
 
 
 def _first_free(base: str, but: Collection[str] = ()) -> StateDir:
