@@ -79,6 +79,8 @@ class Location:
         self.temporary: str | None = None
         self._own: temp_dirs.TempDir | None = None
         self._sandboxed: tuple[Intent, Files] | None = None
+        #: Of the last profile that was asked for, and what it depends on.
+        self._intent: tuple[Profile, tuple[str, str | None, bool], Intent | None] | None = None
         self._writable: set[Profile] = set()
         self.closed = False
         #: The name under which its commands share their network; `end_left` forgets it.
@@ -266,10 +268,17 @@ class Location:
         Raises UsageError for a workspace that is the whole machine: writing below its root
         would be writing anywhere.
         """
-        if profile is not None and profile.write and self.root == "/" and "." in profile.write:
+        if profile is None:
+            return None
+        if profile.write and self.root == "/" and "." in profile.write:
             raise UsageError(AT_ROOT)
-        temporary = self.temporary if profile is not None and profile.temporary else None
-        return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
+        temporary = self.temporary if profile.temporary else None
+        of = (self.root, temporary, self.has_private_tmp)
+        known = self._intent  # each file call asks
+        if known is None or known[0] is not profile or known[1] != of:
+            made = profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
+            self._intent = known = profile, of, made
+        return known[2]
 
     async def check_writable(self, profile: Profile | None) -> None:
         """`check_writable` of this module; what was found is not looked for again."""
