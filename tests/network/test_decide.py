@@ -23,7 +23,7 @@ from handrail.network.decide import (
     judge_addresses,
 )
 from handrail.network.hosts import canonical
-from handrail.network.rules import SavedRule
+from handrail.network.saved_rules import SavedRule
 
 OK = "11.22.33.44"
 

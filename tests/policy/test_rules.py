@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from handrail.network.hosts import Host
 from handrail.network.policy_rules import of_policy
-from handrail.network.rules import SavedRules
+from handrail.network.saved_rules import SavedRules
 from handrail.policy.load import parse_rules, resolver
 from handrail.policy.rules import Decision, Policy, PrefixRule, normal_path, strictest
 

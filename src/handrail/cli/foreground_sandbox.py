@@ -39,7 +39,7 @@ def run(
     """Run it to its end; its exit code, as ``Foreground.attend`` has it.
 
     ``own`` is removed afterwards, also when this process is killed; ``surface`` names the words of
-    ``sandbox/refusal.py`` for what was refused.  Raises SandboxError, and then
+    ``sandbox/explain_refusal.py`` for what was refused.  Raises SandboxError, and then
     nothing was run.
     """
     terminal = own_terminal()
@@ -116,10 +116,12 @@ def _explain(
     denials = () if made.running is None else made.running.denials
     if not (tail or denials or code == 128 + 31):  # SIGSYS
         return
-    from handrail.sandbox import refusal
+    from handrail.sandbox import explain_refusal
 
-    rules, words = refusal.Rules.of(intent, cwd), getattr(refusal, surface)
-    said = refusal.explain(rules, code, tail, denials, words, could=refusal.user_could)
+    rules, words = explain_refusal.Rules.of(intent, cwd), getattr(explain_refusal, surface)
+    said = explain_refusal.explain(
+        rules, code, tail, denials, words, could=explain_refusal.user_could
+    )
     if said is not None:
         complain(said)
 

@@ -15,12 +15,12 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from handrail.network import config as configuration
-from handrail.network import patterns, rules
+from handrail.network import patterns, saved_rules
 from handrail.network.addresses import LOCAL, LOCALHOST, AddressClass, Network, classify, parts
 from handrail.network.config import ManagedNetwork
 from handrail.network.hosts import Address, Host, of_address
 from handrail.network.patterns import PatternSet
-from handrail.network.rules import SavedRule, SavedRules
+from handrail.network.saved_rules import SavedRule, SavedRules
 
 # Protocols, as the wire names them.
 HTTP, CONNECT, SOCKS, SOCKS_UDP = "http", "https_connect", "socks5_tcp", "socks5_udp"
@@ -148,7 +148,7 @@ class Policy:
                 if network is not None:
                     return network
             rule = self.saved.find(one, port)
-            if rule is not None and rule.decision == rules.FORBIDDEN:
+            if rule is not None and rule.decision == saved_rules.FORBIDDEN:
                 return str(rule)
         return None
 
@@ -156,14 +156,14 @@ class Policy:
         """What wants the host to be asked about even where it is allowed."""
         rule = self.saved.find(host, port)
         if rule is not None:
-            return str(rule) if rule.decision == rules.PROMPT else None
+            return str(rule) if rule.decision == saved_rules.PROMPT else None
         found = self._ask.find(host, port)
         return None if found is None else found.text
 
     def allowance(self, host: Host, port: int) -> str | None:
         """What allows the host."""
         rule = self.saved.find(host, port)
-        if rule is not None and rule.decision == rules.ALLOW:
+        if rule is not None and rule.decision == saved_rules.ALLOW:
             return str(rule)
         found = self._allow.find(host, port)
         if found is not None:
@@ -173,7 +173,7 @@ class Policy:
     def lists(self, host: Host, port: int) -> bool:
         """Whether an entry names this very host, or a network its address."""
         rule = self.saved.find(host, port)
-        if rule is not None and rule.decision == rules.ALLOW:
+        if rule is not None and rule.decision == saved_rules.ALLOW:
             return True
         if self._allow.find_exact(host, port) is not None:
             return True

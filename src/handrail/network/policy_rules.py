@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handrail.network.hosts import BadHost
-from handrail.network.rules import SavedRule, saved_rule
+from handrail.network.saved_rules import SavedRule, saved_rule
 from handrail.policy.rules import Policy
 
 

@@ -349,11 +349,11 @@ class CallFlow:
         intent = None if self._attempt is None else self._attempt.sandbox
         if intent is None or not code:
             return None
-        from handrail.sandbox import refusal  # only for a command that failed
+        from handrail.sandbox import explain_refusal  # only for a command that failed
 
         never = self.settings.approval is Approval.NEVER
-        return refusal.explain(
-            refusal.Rules.of(
+        return explain_refusal.explain(
+            explain_refusal.Rules.of(
                 intent,
                 os.fsencode(self.call.cwd),
                 managed=self.settings.sandbox.managed is not None,
@@ -361,8 +361,8 @@ class CallFlow:
             code,
             output,
             map(_record, denied.evidence),
-            refusal.MODEL_ALONE if never else refusal.MODEL,
-            could=refusal.user_could if self._orchestrator.local else None,
+            explain_refusal.MODEL_ALONE if never else explain_refusal.MODEL,
+            could=explain_refusal.user_could if self._orchestrator.local else None,
         )
 
     def finished(self, outcome: Outcome) -> None:

@@ -32,7 +32,7 @@ from handrail.policy.rules import Decision, NetworkRule
 
 if TYPE_CHECKING:
     from handrail.executor.base import ExecSession
-    from handrail.network.rules import SavedRule
+    from handrail.network.saved_rules import SavedRule
 
 #: Hosts that one call may cause questions about; each costs a person's attention.
 MOST_HOSTS = 20

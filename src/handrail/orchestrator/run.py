@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from handrail.errors import ExecutorSpawnFailed, SandboxUnavailable
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.network.policy_rules import of_policy
-from handrail.network.rules import SavedRule
+from handrail.network.saved_rules import SavedRule
 from handrail.network.settings import NOT_CARRIED
 from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key

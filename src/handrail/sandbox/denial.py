@@ -1,5 +1,7 @@
 """Was it the sandbox?  Pure: texts, codes and attempts in, an opinion or a record out.
 
+What a user is told of it is in ``explain_refusal.py``.
+
 ``likely_denied`` is the rule every path of this package shares: a guess from exit code and
 output, wrong in both directions now and then.  A ``Denial`` is one piece of evidence beside it;
 ``source`` says where it comes from and ``certain`` whether a guess is in it.  No record alone may

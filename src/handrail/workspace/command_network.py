@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from handrail import private_places
 from handrail.network.policy_rules import of_policy
-from handrail.network.rules import SavedRule
+from handrail.network.saved_rules import SavedRule
 from handrail.network.settings import Managed
 from handrail.orchestrator.approvals import Approver, Reviewers
 from handrail.orchestrator.audit import no_listener

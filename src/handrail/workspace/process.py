@@ -22,7 +22,7 @@ from handrail.workspace.refused_hosts import RefusedHosts
 from handrail.workspace.result import Event, Exited, Gap, Result, Waited
 
 if TYPE_CHECKING:
-    from handrail.sandbox.refusal import Words
+    from handrail.sandbox.explain_refusal import Words
     from handrail.secret_masks import Secrets
     from handrail.workspace.output.lines import Line
 

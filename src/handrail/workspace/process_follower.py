@@ -33,7 +33,7 @@ from handrail.workspace.synchronous.callback_thread import CallbackThread
 
 if TYPE_CHECKING:
     from handrail.orchestrator.network_call import NetworkCall
-    from handrail.sandbox.refusal import Words
+    from handrail.sandbox.explain_refusal import Words
     from handrail.workspace.output.lines import Line
 
 #: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
@@ -269,16 +269,16 @@ class ProcessFollower:
             return None
         if info.kind is ExitKind.TIMED_OUT:
             tail = b""  # it has not come to its end: what was recorded is certain, this is not
-        from handrail.sandbox import refusal  # only for a command that failed
+        from handrail.sandbox import explain_refusal  # only for a command that failed
 
         where, managed = os.fsencode(cwd or request.cwd), self._network is not None
-        return refusal.explain(
-            refusal.Rules.of(request.sandbox, where, managed=managed),
+        return explain_refusal.explain(
+            explain_refusal.Rules.of(request.sandbox, where, managed=managed),
             info.code,
-            tail[-refusal.LOOKED_AT :],
+            tail[-explain_refusal.LOOKED_AT :],
             denials,
-            words or refusal.PYTHON,
-            could=refusal.user_could if self._features.local else None,
+            words or explain_refusal.PYTHON,
+            could=explain_refusal.user_could if self._features.local else None,
         )
 
     def next_call(self, argv: tuple[str, ...], cwd: str) -> None:

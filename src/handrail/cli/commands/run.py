@@ -30,7 +30,7 @@ from handrail.cli.remote_signals import SignalRelay
 from handrail.cli.stdio import OutputFailed, say
 from handrail.errors import UsageError
 from handrail.process import ENDING_SIGNALS
-from handrail.sandbox.refusal import COMMAND_LINE
+from handrail.sandbox.explain_refusal import COMMAND_LINE
 
 if TYPE_CHECKING:
     from handrail.orchestrator.approvals import Approver

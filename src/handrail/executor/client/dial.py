@@ -1,7 +1,8 @@
 """Dialers to an exec-server: WebSocket, Unix socket, a program's stdio, ssh.
 
 A dialer opens one connection at a time and says whether dialing again can reach the same
-sessions: a listening server keeps them, a program that is its own server takes them along.
+sessions: a listening server keeps them, a program that is its own server takes them along.  The
+connection itself, with TLS, is in ``transport/websocket.py``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from handrail.network.managed.porter_life import PorterLife
     from handrail.network.managed.start import Target
-    from handrail.network.rules import SavedRule
+    from handrail.network.saved_rules import SavedRule
     from handrail.process.child import Child
 
 #: The keeper's name of each descriptor -> the porter's.

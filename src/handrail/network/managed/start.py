@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from handrail.network import config as configuration
 from handrail.network.config import WIRE_MEMBERS, Json, ManagedNetwork
-from handrail.network.rules import SavedRule
+from handrail.network.saved_rules import SavedRule
 from handrail.network.variables import INNER_HOST
 
 #: Time for the way between porter and client, beyond the time to decide.

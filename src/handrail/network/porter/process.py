@@ -8,13 +8,13 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from handrail.network import config, decide, link, rules
+from handrail.network import config, decide, link, saved_rules
 from handrail.network.decide import Key, Kind, Memory, Policy, Target, Verdict
 from handrail.network.hosts import Address
 from handrail.network.porter.client_program import UNKNOWN, ClientPrograms, Program
 from handrail.network.porter.decisions import Decisions
+from handrail.network.porter.outside_resolver import FairResolver
 from handrail.network.porter.questions import MOST_HOSTS, TooMany
-from handrail.network.porter.resolver import FairResolver
 from handrail.network.porter.sandbox_loopback import SandboxLoopback
 from handrail.network.porter.streams import prepare
 from handrail.network.porter.stub_resolver import StubResolver
@@ -45,7 +45,7 @@ class Session:
     def __init__(self) -> None:
         self.approved: set[Key] = set()
         self.denied: set[Key] = set()
-        self.rules: list[rules.SavedRule] = []
+        self.rules: list[saved_rules.SavedRule] = []
         #: How often answers have changed.
         self.changes = 0
 
@@ -260,7 +260,7 @@ def read_keys(pairs: object) -> set[Key]:
     return {(str(host), int(port)) for host, port in given}
 
 
-def read_rules(given: object) -> list[rules.SavedRule]:
+def read_rules(given: object) -> list[saved_rules.SavedRule]:
     """Rules as the link has them; raises ValueError."""
     rows = cast("list[tuple[str, int | None, str]]", given or ())
-    return [rules.saved_rule(host, port, decision) for host, port, decision in rows]
+    return [saved_rules.saved_rule(host, port, decision) for host, port, decision in rows]

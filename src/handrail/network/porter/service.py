@@ -22,7 +22,7 @@ from handrail.network import decide, link, machine
 from handrail.network import refusal_replies as replies
 from handrail.network.addresses import is_here
 from handrail.network.hosts import Address
-from handrail.network.porter import resolver
+from handrail.network.porter import outside_resolver
 from handrail.network.porter.connection import Connection
 from handrail.network.porter.metrics import Metrics, series
 from handrail.network.porter.process import ManagedProcess, Session
@@ -70,7 +70,7 @@ class Porter:
         self.upstreams = Upstreams(environment)
         self.metrics = Metrics()
         #: For look-ups, and for making sockets in sandboxes.
-        self.threads = resolver.threads()
+        self.threads = outside_resolver.threads()
         self.makers = ThreadPoolExecutor(2, "maker")
 
     async def run(self) -> None:

@@ -19,7 +19,7 @@ from handrail.network.decide import HTTP, Target, is_loopback
 from handrail.network.hosts import BadHost, Host
 from handrail.network.porter import dialer
 from handrail.network.porter.dialer import DialFailed
-from handrail.network.porter.resolver import FairResolver
+from handrail.network.porter.outside_resolver import FairResolver
 from handrail.transport.http_head import HeadError, HeadReader, parse_response
 
 _SECONDS = 30.0

@@ -16,7 +16,7 @@ from handrail.network.config import ConfigError, ManagedNetwork, from_wire
 from handrail.network.hosts import canonical, checked_port
 from handrail.network.managed import proxied_spec
 from handrail.network.managed.start import ManagedStart
-from handrail.network.rules import SavedRule, saved_rule
+from handrail.network.saved_rules import SavedRule, saved_rule
 from handrail.process.spec import ProcessSpec
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
 from handrail.protocol.environment import Nothing

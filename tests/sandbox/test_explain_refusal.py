@@ -8,7 +8,15 @@ import pytest
 
 from handrail.sandbox import profile
 from handrail.sandbox.denial import Denial, Host
-from handrail.sandbox.refusal import COMMAND_LINE, MODEL, MODEL_ALONE, PYTHON, Rules, Words, explain
+from handrail.sandbox.explain_refusal import (
+    COMMAND_LINE,
+    MODEL,
+    MODEL_ALONE,
+    PYTHON,
+    Rules,
+    Words,
+    explain,
+)
 
 WORK = "/home/me/work"
 NET = Denial("network", "connect", "10.0.0.1:53", "notify", certain=True)
