@@ -1,4 +1,4 @@
-"""Is this address one that our own process listens on?
+"""Is this address one that a handrail process of this user listens on?
 
 A command with network access could otherwise tell the server that runs it to start another command
 without a sandbox.  The ports are those of ``handrail.listeners``; an address with such a port
@@ -28,7 +28,7 @@ _ELSEWHERE = frozenset((1, 6, 7, 8))
 
 
 def is_ours(address: bytes) -> bool:
-    """Whether a connection to this ``sockaddr`` could reach a listener of this process."""
+    """Whether a connection to this ``sockaddr`` could reach a listener of handrail's."""
     if not listeners.has(int.from_bytes(address[2:4], "big")):
         return False
     family = int.from_bytes(address[:2], sys.byteorder)
