@@ -31,7 +31,8 @@ class ExitKind(enum.Enum):
 class Usage(NamesChecked):
     """What a process has cost, as the kernel counted it when it was reaped.
 
-    None is not known: the keeper, whose child it was, had been killed.
+    None is not known: the keeper, whose child it was, had been killed.  ``max_rss_bytes`` is never
+    below the memory of the process that started it, some 12 MB: the kernel counts that in.
     """
 
     wall_ms: int

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    from handrail.results import store
     from handrail.server.recovery import running_servers
 
     found = running_servers.every()
@@ -55,9 +56,16 @@ async def _run(args: argparse.Namespace) -> int:
             for line in lines
         ],
     )
-    if dead:
-        named = ", ".join(one.address for one in dead)
-        say(f"handrail: no longer running: {named}; `handrail prune` forgets them")
+    waiting = [one for one in dead if store.keeper_in(one.state_dir)]
+    for one in waiting:
+        again = f"handrail serve --listen {one.address} --state-dir {one.state_dir}"
+        say(
+            f"handrail: {one.address} is no longer running, and its keeper waits for it with its"
+            f" processes; start it again with `{again}`"
+        )
+    gone = ", ".join(one.address for one in dead if one not in waiting)
+    if gone:
+        say(f"handrail: no longer running: {gone}; `handrail prune` forgets them")
     return 0
 
 

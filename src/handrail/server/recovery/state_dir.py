@@ -316,7 +316,7 @@ def _left_by_a_crash(base: str, address: str, others: set[str]) -> StateDir | No
                 "the processes of a crashed server wait in %s for the next one at its address (%s);"
                 " `--state-dir %s` takes them over",
                 place,
-                _address_of(place) or "not known",
+                _last_url(place) or _address_of(place) or "not known",
                 place,
             )
             continue
@@ -347,11 +347,18 @@ def _listened_at(place: str) -> str | None:
 
 def last_listen(place: str) -> Listen | None:
     """Where the server of a directory has listened that did not stop by itself, if it did."""
+    url = _last_url(place)
+    try:
+        return None if url is None else parse_listen(url)
+    except UsageError:
+        return None
+
+
+def _last_url(place: str) -> str | None:
     try:
         with open(os.path.join(place, SERVING), "rb") as file:
-            url = str(json.load(file)["address"])
-        return parse_listen(url)
-    except (OSError, ValueError, KeyError, TypeError, UsageError):
+            return str(json.load(file)["address"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
