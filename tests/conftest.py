@@ -62,7 +62,7 @@ PURE = {
     "keeper": "deadlines messages",
     "keeper/servers": "lease",
     "network": "addresses bodies config decide denial_notes heads hosts patterns records"
-    " refusal_replies saved_rules settings socks",
+    " refusal_replies settings socks",
     "fleet": "pure",
     "orchestrator": "approvals approvers call network_call question_text result narrow_offer",
     "process": "env_policy linear_regex spec",

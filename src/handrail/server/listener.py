@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -22,6 +22,9 @@ from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.server.app import Server
+
+
+log = logging.getLogger(__name__)
 
 
 class ListenSocket:
@@ -49,8 +52,15 @@ def _tcp_socket(listen: Listen, given: socket.socket | None) -> socket.socket:
         listeners.enter(given)
         return given
     if listen.port == 0 and listen.port_before:
-        with contextlib.suppress(OSError):  # another program has it now
+        try:
             return listeners.open_tcp(listen.host, listen.port_before, websocket.BACKLOG)
+        except OSError as error:
+            log.warning(
+                "port %d, at which the server before has listened, cannot be used (%s): its clients"
+                " have to be told the new address",
+                listen.port_before,
+                error.strerror,
+            )
     try:
         return listeners.open_tcp(listen.host, listen.port, websocket.BACKLOG)
     except OSError as error:

@@ -232,3 +232,32 @@ def test_an_odd_directory_of_another_server_is_passed_over(
     monkeypatch.setattr(state_dir, "_MOST_SERVERS", 1)
     with pytest.raises(UsageError, match="cannot be locked"):
         claim(None)
+
+
+@pytest.mark.parametrize("planted", ["address", "pipe", "nested"])
+def test_the_port_of_a_server_before_is_not_taken_from_a_planted_file(
+    tmp_path: Path, planted: str
+) -> None:
+    path = tmp_path / "state"
+    path.mkdir(mode=0o700)
+    serving = path / state_dir.SERVING
+    if planted == "pipe":
+        os.mkfifo(serving)
+    else:
+        text = '{"address": "ws://127.0.0.1:3000"}' if planted == "address" else "[" * 100_000
+        serving.write_text(text)
+    with claimed(path) as taken:
+        assert state_dir.last_listen(taken.path) is None
+    if planted != "address":
+        with claimed(path) as taken:
+            serving.unlink(missing_ok=True)
+            os.mkfifo(serving)
+            assert state_dir.last_listen(taken.path) is None
+
+
+def test_the_address_of_a_server_with_tls_is_known(tmp_path: Path) -> None:
+    with claimed(tmp_path / "state") as taken:
+        (tmp_path / "state" / state_dir.SERVING).write_text('{"address": "wss://127.0.0.1:3000"}')
+        before = state_dir.last_listen(taken.path)
+    assert before is not None
+    assert before.port == 3000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from handrail.cli import detached, options
-from handrail.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,19 +28,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    from handrail.process.exit_status import ExitKind
-
     async with detached.returned(args, shows=False) as workspace:
         process = detached.find(workspace, args.id)
         if args.signal is not None:
             await process.signal(args.signal)
         else:
             await process.terminate(args.grace)
-            if process.exit is not None and process.exit.kind is ExitKind.LOST:
-                raise UsageError(
-                    f"{args.id}: whether it has ended is not known: its server and keeper are gone;"
-                    " the next `handrail serve` on their state directory ends what is left of it"
-                )
         if args.json:
             ended = options.exit_json(process.exit)
             options.print_json({"processId": process.id, "exit": ended})

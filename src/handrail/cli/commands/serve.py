@@ -246,7 +246,7 @@ def _run(args: argparse.Namespace) -> int:
         required_syscalls.check()  # before a keeper is found, which may be under no such filter
         state = claim(settings.state_dir, address)
         before = last_listen(state.path)
-        if before is not None and before.host == listen.host:
+        if before is not None and before.port and before.host == listen.host:
             listen = replace(listen, port_before=before.port)
             settings = replace(settings, listen=listen)
         state.begin()

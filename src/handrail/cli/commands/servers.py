@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    from shlex import quote
+
     from handrail.results import store
     from handrail.server.recovery import running_servers
 
@@ -58,10 +60,10 @@ async def _run(args: argparse.Namespace) -> int:
     )
     waiting = [one for one in dead if store.keeper_in(one.state_dir)]
     for one in waiting:
-        again = f"handrail serve --listen {one.address} --state-dir {one.state_dir}"
         say(
             f"handrail: {one.address} is no longer running, and its keeper waits for it with its"
-            f" processes; start it again with `{again}`"
+            f" processes; start it again with `handrail serve --state-dir {quote(one.state_dir)}`"
+            " and the options that it had"
         )
     gone = ", ".join(one.address for one in dead if one not in waiting)
     if gone:

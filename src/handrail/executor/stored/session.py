@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handrail.errors import ResizeFailed, WriteFailed
+from handrail.errors import ResizeFailed, TerminateFailed, WriteFailed
 from handrail.executor.base import Denied, ExecSession, WaitOutcome
 from handrail.executor.output.buffer import OutputBuffer
 from handrail.executor.stored.reader import ResultReader, first_after
@@ -37,10 +37,19 @@ class StoredSession(ExecSession):
         raise ResizeFailed(f"process {self.process_id} has no terminal: {_ENDED}")
 
     async def signal(self, name: str) -> None:
-        """Do nothing, as for every process that has ended."""
+        """Do nothing, as for every process that has ended; raises TerminateFailed."""
+        self._check_ended()
 
     async def terminate(self, grace: float = 0.0) -> None:
-        """Do nothing: it has ended."""
+        """Do nothing: it has ended; raises TerminateFailed if that is not known."""
+        self._check_ended()
+
+    def _check_ended(self) -> None:
+        if self.result.about.exit is None:
+            raise TerminateFailed(
+                f"whether {self.process_id} has ended is not known: its server and keeper are gone;"
+                " the next `handrail serve` on their state directory ends what is left of it"
+            )
 
     async def wait(self) -> ExitInfo:
         return self._exit

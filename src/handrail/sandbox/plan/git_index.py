@@ -16,9 +16,9 @@ from handrail.sandbox.plan.directory_cache import DirectoryCache
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
 #: repositories (``src/*``, ``@scope/*``).
-SKIPPED = frozenset((b"node_modules", b"__pycache__", b".tox", b".mypy_cache", b".hypothesis"))
+SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
 #: The same of names that begin so: ``.venv-3.13``.
-_SKIPPED_PREFIX = b".venv"
+_SKIPPED_PREFIX = b".venv-"
 MOST_DIRECTORIES = 200_000
 #: How deep is looked.  Each directory on the way to a repository is a mount inside another, and one
 #: below a thousand of them would keep every later command waiting for minutes.

@@ -4,8 +4,7 @@ Rules that add nothing to the rule around them are dropped; the others become mo
 their depth.  A path with less access below a writable one is a *carve-out*: the directories between
 are pinned by mounting them onto themselves, for a mount point cannot be renamed.  bwrap mounts
 carve-outs, or ``premount_program.py`` before it, if there are many or a running sandbox could
-replace them meanwhile (``beforehand``).  ``path_rules.py`` decides which
-paths are carved out.
+replace them meanwhile (``beforehand``).  ``path_rules.py`` decides which paths are carved out.
 """
 
 from __future__ import annotations

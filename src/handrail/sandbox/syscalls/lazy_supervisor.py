@@ -127,8 +127,6 @@ class LazySupervisor:
             elif keep is not None:
                 ledger = PendingCalls.make()
                 keep(ledger.fd)
-            else:
-                ledger = PendingCalls()
         except OSError:
             if ledger is not None:
                 ledger.close()
@@ -137,7 +135,9 @@ class LazySupervisor:
             self._loop.call_later(_BUSY_SECONDS, self._again, keep)
             return
         self._quiet()
-        self._supervisor = Supervisor(self._listener, ledger, self._watcher, self._way_out)
+        self._supervisor = Supervisor(
+            self._listener, ledger or PendingCalls(), self._watcher, self._way_out
+        )
 
     def _again(self, keep: Keep | None) -> None:
         if self._listener >= 0 and self._loop is not None:

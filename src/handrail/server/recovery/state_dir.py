@@ -189,7 +189,8 @@ class StateDir:
 
         What they name would be ended and removed.  A keeper proves itself, so it is believed.
         """
-        for name in (*orphan_sweep.FILES, session_temp.FILE, stage_names.JOURNAL):
+        names = (*orphan_sweep.FILES, session_temp.FILE, stage_names.JOURNAL, SERVING, _ADDRESS)
+        for name in names:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=self.fd)
                 log.warning("%s/%s is not used: a command may have written it", self.path, name)
@@ -326,15 +327,7 @@ def _left_by_a_crash(base: str, address: str, others: set[str]) -> StateDir | No
 
 
 def _address_of(place: str) -> str | None:
-    try:
-        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with open(private_files.open_file(directory, _ADDRESS, os.O_RDONLY)) as file:
-                return file.read()
-        finally:
-            os.close(directory)
-    except (OSError, ValueError):
-        return None
+    return _text(place, _ADDRESS)
 
 
 def _listened_at(place: str) -> str | None:
@@ -349,16 +342,29 @@ def last_listen(place: str) -> Listen | None:
     """Where the server of a directory has listened that did not stop by itself, if it did."""
     url = _last_url(place)
     try:
-        return None if url is None else parse_listen(url)
+        return None if url is None else parse_listen(url.replace("wss://", "ws://", 1))
     except UsageError:
         return None
 
 
 def _last_url(place: str) -> str | None:
+    text = _text(place, SERVING)
     try:
-        with open(os.path.join(place, SERVING), "rb") as file:
-            return str(json.load(file)["address"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return None if text is None else str(json.loads(text)["address"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _text(place: str, name: str) -> str | None:
+    """The text of a file of ours in a state directory; None if it cannot be read."""
+    try:
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with open(private_files.open_file(directory, name, os.O_RDONLY)) as file:
+                return file.read()
+        finally:
+            os.close(directory)
+    except (OSError, ValueError):
         return None
 
 
