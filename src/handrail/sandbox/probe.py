@@ -28,6 +28,8 @@ _SWITCHES = (
 _ENV = {"PATH": "/usr/bin:/bin"}
 #: As in ``sandbox/syscalls/self_test.py``.
 _UNDECIDED = 75
+#: How often a program before bwrap is tried until it is taken for impossible here.
+_APART_TRIES = 3
 #: Version of the cache format.
 _FORM = 3
 
@@ -159,7 +161,9 @@ def _try_apart(base: list[str]) -> bool:
             program, private_mounts_stub.elf(os.geteuid(), os.getegid(), private_mounts_stub.NUMBER)
         )
         words = [f"/proc/self/fd/{private_mounts_stub.NUMBER}", *base, "/bin/true"]
-        return _run(words, (private_mounts_stub.NUMBER, program))[0] == 0
+        # A busy machine may refuse it once, and a no is remembered.
+        tries = range(_APART_TRIES)
+        return any(_run(words, (private_mounts_stub.NUMBER, program))[0] == 0 for _ in tries)
     finally:
         os.close(program)
 
