@@ -38,6 +38,11 @@ class Listen:
     port_before: int = 0
 
     @property
+    def key(self) -> str:
+        """By which the next server at the same address finds what this one has left."""
+        return f"{self.kind} {self.host} {self.port} {self.path}"
+
+    @property
     def is_loopback(self) -> bool:
         return self.kind != "websocket" or ipaddress.ip_address(self.host).is_loopback
 

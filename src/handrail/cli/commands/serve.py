@@ -242,9 +242,8 @@ def _run(args: argparse.Namespace) -> int:
         keeper = start_keeper()
     else:
         listen = settings.listen
-        address = f"{listen.kind} {listen.host} {listen.port} {listen.path}"
         required_syscalls.check()  # before a keeper is found, which may be under no such filter
-        state = claim(settings.state_dir, address)
+        state = claim(settings.state_dir, listen.key)
         before = last_listen(state.path)
         if before is not None and before.port and before.host == listen.host:
             listen = replace(listen, port_before=before.port)

@@ -120,21 +120,15 @@ def _own() -> list[str]:
 
 
 def _read(path: str) -> RunningServer | None:
-    found: dict[str, object] = {}
     try:
         running = state_dir.in_use(path)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with open(private_files.open_file(directory, SERVING, os.O_RDONLY)) as file:
-                found = json.load(file)
-        finally:
-            os.close(directory)
-        return RunningServer(**{**found, "state_dir": path, "running": running})  # type: ignore[arg-type]
+        found = json.loads(state_dir.read_text(path, SERVING))
+        return RunningServer(**{**found, "state_dir": path, "running": running})
     except FileNotFoundError:
         # A server of an earlier version, or one that does not listen yet.
         pid = state_dir.holder(path) if os.path.isdir(path) and _in_use(path) else 0
         return RunningServer(path, path, pid, "?", time.time(), running=True) if pid else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None  # none of this version
 
 

@@ -333,9 +333,7 @@ def _address_of(place: str) -> str | None:
 def _listened_at(place: str) -> str | None:
     """Where the server of a directory has listened in fact, in the form of ``claim``."""
     listen = last_listen(place)
-    if listen is None:
-        return None
-    return f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+    return None if listen is None else listen.key
 
 
 def last_listen(place: str) -> Listen | None:
@@ -356,16 +354,20 @@ def _last_url(place: str) -> str | None:
 
 
 def _text(place: str, name: str) -> str | None:
-    """The text of a file of ours in a state directory; None if it cannot be read."""
     try:
-        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with open(private_files.open_file(directory, name, os.O_RDONLY)) as file:
-                return file.read()
-        finally:
-            os.close(directory)
+        return read_text(place, name)
     except (OSError, ValueError):
         return None
+
+
+def read_text(place: str, name: str) -> str:
+    """The text of a file of ours in a state directory; raises OSError and ValueError."""
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with open(private_files.open_file(directory, name, os.O_RDONLY)) as file:
+            return file.read()
+    finally:
+        os.close(directory)
 
 
 def _first_free(base: str, but: Collection[str] = ()) -> StateDir:
