@@ -131,3 +131,71 @@ def test_methods_of_dataclasses_are_compiled_once(place: Path) -> None:
     assert int(first) > 0
     assert said == ["Point(x=1,", "y=2)", "True", "True"]
     assert start() == ["0", *said]
+
+
+def test_regular_expressions_are_compiled_once(place: Path) -> None:
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(place)!r})\n"
+        "from handrail import start_bundle\n"
+        "start_bundle.use(start_bundle.SERVER)\n"
+        "import re\n"
+        "parsed, real = [], re._compiler._parser.parse\n"
+        "re._compiler._parser.parse = lambda *words: parsed.append(words) or real(*words)\n"
+        "text = re.compile('(?P<name>[a-z]+)=(x)?', re.IGNORECASE)\n"
+        "raw = re.compile(b'(a|b){2}')\n"
+        "found = text.fullmatch('KEY=')\n"
+        "assert found.groupdict() == {'name': 'KEY'} and text.pattern[0] == '('\n"
+        "assert text.flags == re.IGNORECASE | re.UNICODE and text.groups == 2\n"
+        "assert raw.fullmatch(b'ab') and not raw.fullmatch(b'abc')\n"
+        "start_bundle.make()\n"
+        "print(len(parsed))\n"
+    )
+
+    def start() -> str:
+        argv = [sys.executable, "-I", "-S", "-c", script]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    assert start() == "2\n"
+    assert start() == "0\n"
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_module_is_loaded_as_the_import_system_does_it(place: Path, threads: int) -> None:
+    package = place / "handrail/probe"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import one\nfrom .one import other\n")
+    (package / "one.py").write_text(
+        "import handrail.probe.two as other\nimport handrail.sandbox.profile\n"
+    )
+    (package / "two.py").write_text("import handrail.probe as above\n")
+    (package / "broken.py").write_text("import sys\nassert len(sys.argv) == 1\n")
+    script = (
+        "import sys, _thread\n"
+        f"sys.path.insert(0, {str(place)!r})\n"
+        "from handrail import start_bundle\n"
+        "start_bundle.use()\n"
+        "lock = _thread.allocate_lock(); lock.acquire()\n"
+        f"for _ in range({threads}): _thread.start_new_thread(lock.acquire, ())\n"
+        "import handrail, handrail.probe.one as one, handrail.probe.two as two\n"
+        "assert one.other is two and two.above is handrail.probe and two.above.one is one\n"
+        "try:\n"
+        "    import handrail.probe.broken\n"
+        "except AssertionError:\n"
+        "    assert 'handrail.probe.broken' not in sys.modules and len(sys.argv) > 1\n"
+        "start_bundle.make()\n"
+        "names = '__name__ __package__ __file__ __cached__ __path__ __doc__'.split()\n"
+        "for module in (handrail.probe, one, handrail.sandbox.profile):\n"
+        "    assert module.__loader__ is module.__spec__.loader\n"
+        "    print([getattr(module, name, None) for name in names], module.__spec__.parent,\n"
+        "        module.__spec__.submodule_search_locations, module.__spec__._initializing)\n"
+        "print(type(two.__loader__).__name__, file=sys.stderr)\n"
+    )
+
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-I", "-S", "-c", script, *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=True)
+
+    usual, ours = start(), start("break")
+    assert (usual.stderr, ours.stderr) == ("SourceFileLoader\n", "_Loader\n")
+    assert ours.stdout == usual.stdout

@@ -11,11 +11,14 @@ anew.  One that was copied with its package is stale: its sources are those of t
 commands may be able to write.
 
 ``dataclasses`` writes the methods of each class as text and compiles them at every start: half a
-millisecond a class, and a server has some forty.  The file of a server has that text with its code.
+millisecond a class, and a server has some forty.  The file of a server has that text with its code,
+and what its regular expressions are compiled to.
 
 ``__future__`` is among the modules, so it is not imported here.
 """
 
+import _frozen_importlib
+import _thread
 import marshal
 import os
 import sys
@@ -24,7 +27,7 @@ from _frozen_importlib_external import SourceFileLoader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import CodeType, ModuleType
     from typing import Any
 
@@ -35,7 +38,7 @@ _PACKAGE = os.path.dirname(__file__)
 #: The file of a command, with modules of ours, and that of a server, with all.
 COMMAND, SERVER = "start", "serve"
 #: Changed with the form of the files: this module is not in them, so it is not compared.
-_FORM = 4
+_FORM = 5
 #: The bytes of the number that the file begins with: the size of its table.  Codes follow that.
 _NUMBER = 4
 #: Imported before the file can be used.
@@ -44,6 +47,8 @@ _EARLIER = ("__main__", "handrail.__main__", __name__)
 _wanted: str | None = None
 #: The code of texts that ``dataclasses`` has written.
 _generated: "dict[str, CodeType]" = {}
+#: What regular expressions are made of, by their text and flags.
+_patterns: "dict[tuple[str | bytes, int], tuple[Any, ...]]" = {}
 
 
 class _Loader(SourceFileLoader):
@@ -59,12 +64,13 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Finds what is in the file, which stays open."""
+    """Finds and loads what is in the file, which stays open."""
 
     def __init__(self, fd: int, start: int, entries: "dict[str, Entry]") -> None:
         self._fd = fd
         self._start = start
         self._entries = entries
+        self._usual: Any = vars(_frozen_importlib).get("_find_and_load")
 
     def find_spec(
         self,
@@ -88,6 +94,45 @@ class _Finder:
             spec.submodule_search_locations = [folder]
         return spec
 
+    def take_over(self) -> None:
+        """Load by ``load`` what is in the file and not imported yet."""
+        if self._usual is not None:
+            vars(_frozen_importlib)["_find_and_load"] = self.load
+
+    def load(self, name: str, import_: "Callable[[str], object]") -> "ModuleType":
+        """Import a module that is missing in ``sys.modules``, in the place of the import system.
+
+        It does what that does, but for locks, which take longer than most of these modules: so
+        only while there is one thread.
+        """
+        modules = sys.modules
+        if name not in self._entries or name in modules or _thread._count():  # noqa: SLF001
+            return self._usual(name, import_)  # type: ignore[no-any-return]
+        parent, _, child = name.rpartition(".")
+        if parent and parent not in modules:
+            import_(parent)
+            if name in modules:  # its package has imported it
+                return modules[name]
+        spec: Any = self.find_spec(name)
+        loader, names = spec.loader, {"__spec__": spec, "__loader__": spec.loader}
+        names |= {"__package__": spec.parent, "__file__": spec.origin, "__cached__": spec.cached}
+        if spec.submodule_search_locations is not None:
+            names["__path__"] = spec.submodule_search_locations
+        module = modules[name] = type(sys)(name)
+        vars(module).update(names)
+        spec._initializing = True  # noqa: SLF001 (as the import system does)
+        try:
+            exec(loader.get_code(name), vars(module))  # noqa: S102 (a module)
+        except BaseException:
+            modules.pop(name, None)
+            raise
+        finally:
+            spec._initializing = False  # noqa: SLF001
+        module = modules[name]  # it may have replaced itself
+        if parent:
+            setattr(modules[parent], child, module)
+        return module
+
 
 def _place(kind: str) -> str:
     return os.path.join(_PACKAGE, "__pycache__", f"{kind}.{sys.implementation.cache_tag}")
@@ -108,23 +153,67 @@ def use(kind: str = COMMAND) -> None:
         fd = os.open(_place(kind), os.O_RDONLY | os.O_CLOEXEC)
         start = _NUMBER + int.from_bytes(os.pread(fd, _NUMBER, 0), "big")
         table = marshal.loads(os.pread(fd, start - _NUMBER, _NUMBER))  # noqa: S302 (as any import does)
-        made_for, entries, generated, size = table
+        made_for, entries, generated, patterns, size = table
         whole = os.fstat(fd).st_size == start + size
         valid = whole and made_for == _made_for(kind) and all(map(_is_current, entries.values()))
     except (OSError, ValueError, EOFError, TypeError, MemoryError):
         valid = False
     if valid:
-        sys.meta_path.insert(0, _Finder(fd, start, entries))
+        finder = _Finder(fd, start, entries)
+        sys.meta_path.insert(0, finder)
+        finder.take_over()
         _generated.update(generated)
+        _patterns.update(patterns)
     else:
         if fd >= 0:
             os.close(fd)
         _wanted = kind
     if kind == SERVER:
+        _compile_patterns_once()
         import dataclasses
 
         # Found there before the built-in function.
         vars(dataclasses)["exec"] = _execute
+
+
+def _compile_patterns_once() -> None:
+    """Make regular expressions of what they were compiled to by an earlier start.
+
+    Their compiler is Python; what it makes is a list of numbers, the same for one version of it.
+    """
+    import re
+
+    compiler: Any = vars(re).get("_compiler")
+    names = vars(compiler) if compiler is not None else {}
+    if not {"compile", "_sre"} <= names.keys():
+        return  # another version of it
+    usual, machine = names["compile"], names["_sre"]
+
+    class Noting:
+        """The C module that makes them, with a note of what it was given."""
+
+        __getattr__ = staticmethod(machine.__getattribute__)
+
+        def compile(
+            self, pattern: "str | bytes", flags: int, code: list[int], *groups: "Any"
+        ) -> "re.Pattern[Any]":
+            given[:] = [(pattern, int(flags), list(map(int, code)), *groups)]  # no names of them
+            return machine.compile(pattern, flags, code, *groups)  # type: ignore[no-any-return]
+
+    def once(pattern: "Any", flags: int = 0) -> "re.Pattern[Any]":
+        made = _patterns.get((pattern, flags)) if type(pattern) in (str, bytes) else None
+        if made is None:
+            given.clear()
+            found: re.Pattern[Any] = usual(pattern, flags)
+            if _wanted is not None and given and type(pattern) in (str, bytes):
+                _patterns[pattern, int(flags)] = given[0]
+            return found
+        return machine.compile(*made)  # type: ignore[no-any-return]
+
+    given: list[tuple[Any, ...]] = []
+    names["compile"] = once
+    if _wanted is not None:
+        names["_sre"] = Noting()
 
 
 def _execute(source: "str | CodeType", *names: "Any") -> None:
@@ -162,14 +251,13 @@ def write(kind: str = COMMAND) -> None:
     temporary = f"{place}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        generated = _generated if kind == SERVER else {}
         entries, codes = _loaded(kind)
-        table = marshal.dumps((_made_for(kind), entries, generated, len(codes)))
+        table = marshal.dumps((_made_for(kind), entries, _generated, _patterns, len(codes)))
         # Never writable for others, whatever the umask is.
         with open(os.open(temporary, flags, 0o644), "wb") as file:
             file.write(len(table).to_bytes(_NUMBER, "big") + table + codes)
         os.replace(temporary, place)
-    except (OSError, ImportError, AttributeError):
+    except (OSError, ImportError, AttributeError, ValueError):
         pass  # no room, no permission, or modules that were loaded in another way
 
 
