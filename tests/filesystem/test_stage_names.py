@@ -107,7 +107,8 @@ def test_no_other_file_is_removed(tmp_path: Path, kind: str) -> None:
     name = stage_names.for_target(b"target")
     path = tmp_path / os.fsdecode(name)
     if kind == "directory":
-        path.mkdir()
+        (path / "inner").mkdir(parents=True)
+        (path / "file").touch()
     elif kind == "link":
         path.symlink_to("elsewhere")
     elif kind == "pipe":
@@ -120,6 +121,7 @@ def test_no_other_file_is_removed(tmp_path: Path, kind: str) -> None:
     stage_names.remove_abandoned(directory, name)
     os.close(directory)
     assert os.path.lexists(path)
+    assert kind != "directory" or sorted(os.listdir(path)) == ["file", "inner"]
     (tmp_path / "target").write_text("old")
     local.write_file(str(tmp_path / "target"), b"new")
     assert (tmp_path / "target").read_bytes() == b"new"

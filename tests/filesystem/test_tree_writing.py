@@ -13,33 +13,51 @@ import pytest
 from handrail.errors import FilesError
 from handrail.filesystem import syscalls
 from handrail.filesystem.trees import turns
-from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.entry import Batch, Names, joined
+from handrail.filesystem.trees.file_batches import write_files
 from handrail.filesystem.trees.reading import read_files
-from handrail.filesystem.trees.writing import write_files
 
 MODES = (0o600, 0o644, 0o666, 0o777, 0o644, 0o000)
 
 
-def changes() -> list[Change]:
+def batch() -> Batch:
     """More directories than are kept open, each with files of every mode, twice."""
-    return [
-        Change(b"d%d/f%d" % (number, place), "file", mode, 10**18 + place, 1)
-        for number in range(40)
-        for place, mode in enumerate(MODES * 2)
+    modes = [mode for _ in range(40) for mode in MODES * 2]
+    names = [b"f%d" % place for place in range(len(MODES) * 2)]
+    groups = [Names(b"d%d/sub" % number, names) for number in range(40)]
+    times = [10**18 + place for place in range(len(modes))]
+    return Batch(groups, modes, times, [1] * len(modes), b"x" * len(modes))
+
+
+@pytest.fixture(params=["new directories", "directories that are there"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param != "new directories":
+        for group in batch().groups:
+            (tmp_path / os.fsdecode(group.directory)).mkdir(parents=True)
+    return tmp_path
+
+
+def check(root: Path, wanted: Batch) -> None:
+    paths = [
+        root / os.fsdecode(joined(one, name)) for one, names in wanted.groups for name in names
     ]
+    for path, mode, when in zip(paths, wanted.modes, wanted.times, strict=True):
+        status = os.stat(path)
+        found = (status.st_mode & 0o7777, status.st_mtime_ns, status.st_size)
+        assert found == (mode, when, 1), path
 
 
-def test_files_have_the_mode_that_was_sent_whatever_the_umask(tmp_path: Path) -> None:
-    wanted = changes()
+def test_files_have_the_mode_that_was_sent_whatever_the_umask(place: Path) -> None:
+    wanted = batch()
     before = os.umask(0o027)
     try:
-        assert not any(write_files(str(tmp_path), wanted, b"x" * len(wanted)))
+        assert not write_files(str(place), wanted)
     finally:
         os.umask(before)
-    for one in wanted:
-        status = os.stat(tmp_path / os.fsdecode(one.path))
-        found = (status.st_mode & 0o7777, status.st_mtime_ns, status.st_size)
-        assert found == (one.mode, one.modified_ns, 1), one
+    check(place, wanted)
+    assert not write_files(str(place), wanted)  # done twice: the same state
+    check(place, wanted)
+    assert not [*place.rglob(".handrail-*")]
 
 
 @pytest.mark.parametrize("number", [0, errno.ENOENT], ids=["by the fd", "by its link in /proc"])
@@ -70,8 +88,9 @@ def test_a_call_that_hangs_lets_the_next_one_go_on(
 ) -> None:
     monkeypatch.setattr(turns, "_PATIENCE", 0.01)
     with turns.turn():  # as a file system that hangs
-        assert write_files(str(tmp_path), [Change(b"f", "file", 0o644, 1, 1)], b"x") == [None]
-        assert read_files(str(tmp_path), [Wanted(b"f", 0, 1)]) == [b"x"]
+        named = [Names(b"", [b"f"])]
+        assert not write_files(str(tmp_path), Batch(named, [0o644], [1], [1], b"x"))
+        assert read_files(str(tmp_path), named) == ([0o644], [1], [1], b"x", {}, {})
     with pytest.raises(FilesError):
-        read_files(str(tmp_path / "missing"), [Wanted(b"f", 0, 1)])
+        read_files(str(tmp_path / "missing"), named)
     assert not turns._turn.locked()

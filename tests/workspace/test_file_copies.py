@@ -18,9 +18,9 @@ import pytest
 from handrail import AsyncWorkspace, FilesError, NotCopied, Profile, UsageError, Workspace
 from handrail.executor.fake_files import FakeFiles
 from handrail.executor.trees import copy_between_machines as copying
-from handrail.executor.trees.base import Contents, Outcomes, Trees
+from handrail.executor.trees.base import Outcomes, Trees
 from handrail.executor.trees.copy_between_machines import Side
-from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry, joined
 from handrail.filesystem.trees.listing import Page
 from handrail.workspace import file_transfer
 from tests.executor.chaos import Mood, chaos
@@ -265,10 +265,18 @@ class HostileTrees(Trees):
         ]
         return Page(TreeEntry(b"", "directory", 0o755), entries, [], False)
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
-        return [self.entries[one.path] for one in wanted]
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
+        found = [self.entries[joined(one, name)] for one, names in wanted for name in names]
+        lengths = [len(one) for one in found]
+        return Contents([0o6755] * len(found), [0] * len(found), lengths, b"".join(found), {}, {})
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
+        raise AssertionError
+
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
+        raise AssertionError
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
         raise AssertionError
 
 
@@ -278,16 +286,17 @@ async def test_files_are_read_while_others_are_written(monkeypatch: pytest.Monke
     target = Hostile({})
     reads: list[int] = []
     both = asyncio.Event()
+    read_them = source.trees.read
 
-    async def read(root: str, wanted: Sequence[Wanted]) -> Contents:
+    async def read(root: str, wanted: Sequence[Names]) -> Contents:
         reads.append(len(wanted))
         if len(reads) == 2:
             both.set()
-        return [b"x"] * len(wanted)
+        return await read_them(root, wanted)
 
-    async def write(root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+    async def write(root: str, batch: Batch) -> dict[int, FilesError]:
         await both.wait()
-        return [None] * len(changes)
+        return {}
 
     monkeypatch.setattr(source.trees, "read", read)
     monkeypatch.setattr(target.trees, "write", write)

@@ -185,7 +185,7 @@ class RemoteFiles(Files):
 
     @property
     def trees(self) -> Trees | None:
-        if "fileTrees" not in self._client.extensions:
+        if "fileBatches" not in self._client.extensions:
             return None
         from handrail.executor.trees.remote import RemoteTrees
 

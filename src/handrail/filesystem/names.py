@@ -37,6 +37,17 @@ def check(directory: int, name: bytes | str) -> None:
     raise os_error(errno.EROFS)
 
 
+def is_free(directory: int, name: bytes) -> bool:
+    """Whether nothing at this name, above it or below it is refused."""
+    if not _refused:
+        return True
+    path = os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name)
+    return not any(
+        path == one or path.startswith(one.rstrip(b"/") + b"/") or one.startswith(path + b"/")
+        for one in _refused
+    )
+
+
 def mkdir(path: bytes, *, dir_fd: int | None = None) -> None:
     """``os.mkdir``."""
     if not _refused:

@@ -1,5 +1,7 @@
 """Names of stages: files that are about to replace another one, and need a name for it.
 
+New directories of a tree that is copied have such a stage too.
+
 A kill between naming a stage and renaming it to the target leaves it behind.  Two things remove
 such a file:
 
@@ -8,7 +10,7 @@ such a file:
   directory checks the entries.
 
 A stage is locked (``flock``) while its writer lives.  Only a regular file of our own that can be
-locked is ever removed.
+locked is ever removed, or such a directory with its files; one that holds a directory stays.
 """
 
 from __future__ import annotations
@@ -37,10 +39,13 @@ def fresh() -> bytes:
     return b".handrail-" + os.urandom(8).hex().encode()
 
 
-def lock(fd: int) -> None:
-    """Mark a stage as in use until its fd is closed."""
-    with contextlib.suppress(OSError):  # without locks none of them counts as abandoned
+def lock(fd: int) -> bool:
+    """Mark a stage as in use until its fd is closed; False where that is not possible."""
+    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False  # without locks none of them counts as abandoned
+    return True
 
 
 def remove_abandoned(directory: int, name: bytes) -> None:
@@ -54,16 +59,31 @@ def remove_abandoned(directory: int, name: bytes) -> None:
         return
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if not (is_directory or stat.S_ISREG(status.st_mode)) or status.st_uid != os.geteuid():
             return
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         there = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if os.path.samestat(there, status):
+        if not os.path.samestat(there, status):
+            return
+        if is_directory:
+            _remove_files(fd)
+            os.rmdir(name, dir_fd=directory)
+        else:
             os.unlink(name, dir_fd=directory)
     except OSError:
         pass  # its writer lives, or it is gone, or the directory is read-only
     finally:
         os.close(fd)
+
+
+def _remove_files(directory: int) -> None:
+    """Empty a directory, unless it holds another one: that is none of our stages."""
+    with os.scandir(directory) as found:
+        inside = [(one.name, one.is_dir(follow_symlinks=False)) for one in found]
+    if not any(is_directory for _, is_directory in inside):
+        for name, _ in inside:
+            os.unlink(name, dir_fd=directory)
 
 
 class StageJournal:

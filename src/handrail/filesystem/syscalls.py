@@ -1,4 +1,4 @@
-"""Syscalls that the standard library lacks: openat2, linkat, statx, fallocate, inotify.
+"""Syscalls that the standard library lacks: openat2, linkat, renameat2, statx, fallocate, inotify.
 
 Thin: numbers and structures of linux/openat2.h, linux/stat.h and sys/inotify.h, and no decisions.
 ctypes releases the GIL during each call.
@@ -36,6 +36,7 @@ IN_ISDIR = 0x40000000
 
 _SYS_OPENAT2 = 437  # the same number on every architecture, like all calls since 5.1
 _AT_EMPTY_PATH = 0x1000
+_RENAME_NOREPLACE = 1
 _AT_STATX_DONT_SYNC = 0x4000
 _STATX_BTIME = 0x800
 _STATX_SIZE = 256
@@ -70,6 +71,16 @@ if _statx is not None:
         ctypes.c_int,
         ctypes.c_uint,
         ctypes.c_char_p,
+    )
+
+_renameat2 = getattr(_libc, "renameat2", None)
+if _renameat2 is not None:
+    _renameat2.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
     )
 
 _linkat = _libc.linkat
@@ -112,6 +123,17 @@ def link_fd(fd: int, name: bytes, dir_fd: int) -> None:
     if ctypes.get_errno() != errno.ENOENT:
         raise _failed()
     os.link(b"/proc/self/fd/%d" % fd, name, dst_dir_fd=dir_fd)
+
+
+def rename_new(name: bytes, new: bytes, dir_fd: int) -> None:
+    """Rename within a directory, never over what is there: EEXIST.
+
+    EINVAL from file systems that cannot tell, ENOSYS from a C library that lacks the call.
+    """
+    if _renameat2 is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if _renameat2(dir_fd, name, dir_fd, new, _RENAME_NOREPLACE):
+        raise _failed()
 
 
 @cache

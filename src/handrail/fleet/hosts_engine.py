@@ -222,7 +222,7 @@ async def _send(archive: Archive, files: Files, place: str, name: str) -> None:
     stage, path = token_hex(8), name.encode()
 
     async def write(change: Change, data: bytes) -> None:
-        (problem,) = await trees.write(place, [change], data)
+        (problem,) = await trees.change(place, [change], data)
         if problem is not None:
             raise problem
 

@@ -66,32 +66,55 @@ class ListTreeResult(Wire):
     more: bool
 
 
-class WantedShape(Wire):
-    """A part of a file's content."""
+class NamesShape(Wire, omit_defaults=True):
+    """Files of one directory below the root: their names, with ``/`` between them."""
+
+    names: str
+    directory: str = ""
+
+
+class PartShape(Wire):
+    """A part of one file."""
 
     path: str
+    offset: Unsigned
     length: Unsigned
-    offset: Unsigned = 0
 
 
 class ReadFilesParams(PathParams, kw_only=True):
-    """Content of many files below a directory, at most 2 MiB in all."""
+    """Files of some directories, as many as fit into 2 MiB; or a part of one file."""
 
-    files: list[WantedShape]
+    groups: list[NamesShape] = field(default_factory=list)
+    part: PartShape | None = None
 
 
-class ContentShape(Wire, omit_defaults=True):
-    """How many bytes of ``dataBase64`` are this file's, or why there are none."""
+class FileProblemShape(Wire):
+    """Why a file was not read or a change not made, by its position."""
 
-    length: int = 0
-    problem: TreeProblemShape | None = None
+    index: int
+    kind: str
+    message: str
+
+
+class LargeFileShape(Wire):
+    """The size of a file that did not fit into the answer, by its position."""
+
+    index: int
+    size: int
 
 
 class ReadFilesResult(Wire):
-    """One for each file that was asked for, and their content one after the other."""
+    """A mode, a time and a length for each file that was asked for; all content in one.
 
-    files: list[ContentShape]
+    A length of -1: the file is among ``problems`` or ``large``.
+    """
+
     data_base64: str
+    modes: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    problems: list[FileProblemShape] = field(default_factory=list)
+    large: list[LargeFileShape] = field(default_factory=list)
 
 
 class ChangeShape(Wire, omit_defaults=True):
@@ -102,7 +125,7 @@ class ChangeShape(Wire, omit_defaults=True):
     """
 
     path: str
-    kind: Literal["file", "directory", "link", "part", "finish", "abandon"]
+    kind: Literal["directory", "link", "part", "finish", "abandon"]
     mode: int = 0
     modified_ns: int = 0
     length: Unsigned = 0
@@ -112,24 +135,23 @@ class ChangeShape(Wire, omit_defaults=True):
 
 
 class WriteFilesParams(PathParams, kw_only=True):
-    """Files, links and directories below a directory; never outside it, through no link."""
+    """Files, or other changes, below a directory; never outside it, through no link.
 
-    changes: list[ChangeShape]
+    ``groups`` names the files; each has a mode, a time and a length of ``dataBase64``.
+    """
+
     data_base64: str = ""
-
-
-class ChangeProblemShape(Wire):
-    """A change that was not made, by its position."""
-
-    index: int
-    kind: str
-    message: str
+    groups: list[NamesShape] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    changes: list[ChangeShape] = field(default_factory=list)
 
 
 class WriteFilesResult(Wire):
-    """What was not done; everything else was."""
+    """What was not done, by position among the files or the changes; everything else was."""
 
-    problems: list[ChangeProblemShape]
+    problems: list[FileProblemShape]
 
 
 class MoveParams(Wire):

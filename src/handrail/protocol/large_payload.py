@@ -7,7 +7,8 @@ passed on under the field's name as ``Decoded``.
 
 Only what is certainly the same message is read this way: ASCII, no backslash anywhere (so each
 quote begins or ends a string), valid base64, and the string is a payload field at the top of the
-params of a method that has one.  Everything else gives None and is read as a whole.
+params of a method that has one, or ``dataBase64`` of a result.  Everything else gives None and is
+read as a whole.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ FIELDS = {
     "process/write": "chunk",
     "fs/writeFile": "dataBase64",
     "fs/writeBlock": "chunk",
+    "fs/writeFiles": "dataBase64",
     "http/request": "bodyBase64",
 }
+_RESULT = "dataBase64"
 #: Strings examined in search of the long one: keys and values of an ordinary call.
 _MOST_STRINGS = 64
 
@@ -71,6 +74,8 @@ def put_in(value: object, decoded: Decoded) -> bool:
         return False
     params, method = value.get("params"), value.get("method")
     field = FIELDS.get(method) if isinstance(method, str) else None
+    if method is None and params is None:
+        params, field = value.get("result"), _RESULT
     if field is None or not isinstance(params, dict) or params.get(field) != PLACEHOLDER:
         return False
     params[field] = decoded

@@ -115,15 +115,28 @@ class FileService:
         from handrail.filesystem.trees import reading
         from handrail.sandboxed_files import tree_frames
 
-        found = reading.read_files(path_bytes(root), tree_frames.wanted_of(wanted))
-        return tree_frames.content_head(found)
+        found = reading.read_files(path_bytes(root), tree_frames.groups_of(wanted))
+        return tree_frames.contents_head(found)
 
-    def _write_files(self, body: bytes, root: str, rows: list[Any]) -> Answer:
+    def _read_part(self, _: bytes, root: str, path: str, offset: int, length: int) -> Answer:
+        from handrail.filesystem.trees import reading
+
+        return None, reading.read_part(path_bytes(root), path_bytes(path), offset, length)
+
+    def _write_files(self, body: bytes, root: str, head: list[Any]) -> Answer:
+        from handrail.filesystem.trees import file_batches
+        from handrail.sandboxed_files import tree_frames
+
+        failed = file_batches.write_files(path_bytes(root), tree_frames.batch_of(head, body))
+        return tree_frames.failed_head(failed), b""
+
+    def _make_changes(self, body: bytes, root: str, rows: list[Any]) -> Answer:
         from handrail.filesystem.trees import writing
         from handrail.sandboxed_files import tree_frames
 
-        done = writing.write_files(path_bytes(root), tree_frames.changes_of(rows), body)
-        return tree_frames.problems_head(done), b""
+        done = writing.make_changes(path_bytes(root), tree_frames.changes_of(rows), body)
+        failed = {index: error for index, error in enumerate(done) if error is not None}
+        return tree_frames.failed_head(failed), b""
 
     def _watch(self, _: bytes, path: str, recursive: bool) -> Answer:
         from handrail.filesystem.trees import changes
@@ -235,7 +248,9 @@ class FileService:
         "move": _move,
         "listTree": _list_tree,
         "readFiles": _read_files,
+        "readPart": _read_part,
         "writeFiles": _write_files,
+        "makeChanges": _make_changes,
         "watch": _watch,
         "watchRead": _watch_read,
         "watchEnd": _watch_end,

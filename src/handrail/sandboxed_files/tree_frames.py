@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handrail.errors import FilesError
 from handrail.filesystem.trees.changes import FileEvent, Happened
-from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry
 from handrail.filesystem.trees.listing import Page
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
@@ -46,33 +46,39 @@ def page_of(head: Sequence[Any]) -> Page:
     )
 
 
-def wanted_head(wanted: Sequence[Wanted]) -> list[Any]:
-    """Which parts of which files are asked for."""
-    return [(path_text(one.path), one.offset, one.length) for one in wanted]
+def groups_head(groups: Sequence[Names]) -> list[Any]:
+    """Names of files, by directory."""
+    return [(path_text(one.directory), path_text(b"/".join(one.names))) for one in groups]
 
 
-def wanted_of(rows: Sequence[Any]) -> list[Wanted]:
-    """The parts that a head asks for."""
-    return [Wanted(path_bytes(path), offset, length) for path, offset, length in rows]
+def groups_of(rows: Sequence[Any]) -> list[Names]:
+    """The names of a head."""
+    return [
+        Names(path_bytes(directory), path_bytes(names).split(b"/")) for directory, names in rows
+    ]
 
 
-def content_head(found: Sequence[bytes | FilesError]) -> tuple[list[Any], bytes]:
-    """A length or a problem for each, and all content in one body."""
-    head = [len(one) if isinstance(one, bytes) else _problem(one) for one in found]
-    return head, b"".join(one for one in found if isinstance(one, bytes))
+def contents_head(found: Contents) -> tuple[list[Any], bytes]:
+    """What was read, and all content as the body."""
+    rest = failed_head(found.problems), list(found.large.items())
+    return [found.modes, found.times, found.lengths, *rest], found.data
 
 
-def content_of(head: Sequence[Any], body: bytes) -> list[bytes | FilesError]:
-    """The content, taken apart."""
-    found: list[bytes | FilesError] = []
-    at = 0
-    for one in head:
-        if isinstance(one, int):
-            found.append(body[at : at + one])
-            at += one
-        else:
-            found.append(_error(one))
-    return found
+def contents_of(head: Sequence[Any], body: bytes) -> Contents:
+    """What was read."""
+    modes, times, lengths, problems, large = head
+    return Contents(modes, times, lengths, body, failed_of(problems), dict(large))
+
+
+def batch_head(batch: Batch) -> list[Any]:
+    """The head of a request to write files."""
+    return [groups_head(batch.groups), batch.modes, batch.times, batch.lengths]
+
+
+def batch_of(head: Sequence[Any], body: bytes) -> Batch:
+    """The files of a head."""
+    groups, modes, times, lengths = head
+    return Batch(groups_of(groups), modes, times, lengths, body)
 
 
 def changes_head(changes: Sequence[Change]) -> list[Any]:
@@ -88,17 +94,14 @@ def changes_of(rows: Sequence[Any]) -> list[Change]:
     ]
 
 
-def problems_head(done: Sequence[FilesError | None]) -> list[Any]:
-    """The head of an answer with problems, by index."""
-    return [(index, *_problem(error)) for index, error in enumerate(done) if error is not None]
+def failed_head(failed: Mapping[int, FilesError]) -> list[Any]:
+    """What failed, by position."""
+    return [(index, *_problem(error)) for index, error in failed.items()]
 
 
-def problems_of(rows: Sequence[Any], count: int) -> list[FilesError | None]:
-    """The outcome of each change."""
-    done: list[FilesError | None] = [None] * count
-    for index, *problem in rows:
-        done[index] = _error(problem)
-    return done
+def failed_of(rows: Sequence[Any]) -> dict[int, FilesError]:
+    """What failed, by position."""
+    return {index: _error(problem) for index, *problem in rows}
 
 
 def happened_head(happened: Happened) -> list[Any]:

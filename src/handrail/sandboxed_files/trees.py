@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from handrail.errors import FilesError
 from handrail.filesystem.trees.changes import Happened
-from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import LONGEST_WAIT, Watch
 from handrail.sandboxed_files import tree_frames
@@ -22,20 +22,32 @@ async def list_tree(
     return tree_frames.page_of(reply.result())
 
 
-async def read_files(
-    helper: FileHelper, root: str, wanted: Sequence[Wanted]
-) -> list[bytes | FilesError]:
+async def read_files(helper: FileHelper, root: str, wanted: Sequence[Names]) -> Contents:
     """Content of many files; raises FilesError."""
-    reply = await helper.call("readFiles", root, tree_frames.wanted_head(wanted))
-    return tree_frames.content_of(reply.result(), reply.body)
+    reply = await helper.call("readFiles", root, tree_frames.groups_head(wanted))
+    return tree_frames.contents_of(reply.result(), reply.body)
 
 
-async def write_files(
+async def read_part(helper: FileHelper, root: str, path: bytes, offset: int, length: int) -> bytes:
+    """A part of one file; raises FilesError."""
+    reply = await helper.call("readPart", root, path_text(path), offset, length)
+    reply.result()
+    return reply.body
+
+
+async def write_files(helper: FileHelper, root: str, batch: Batch) -> dict[int, FilesError]:
+    """Write many files; what failed, by position; raises FilesError."""
+    reply = await helper.call("writeFiles", root, tree_frames.batch_head(batch), body=batch.data)
+    return tree_frames.failed_of(reply.result())
+
+
+async def make_changes(
     helper: FileHelper, root: str, changes: Sequence[Change], data: bytes | memoryview
 ) -> list[FilesError | None]:
-    """Many files, links and directories; raises FilesError."""
-    reply = await helper.call("writeFiles", root, tree_frames.changes_head(changes), body=data)
-    return tree_frames.problems_of(reply.result(), len(changes))
+    """Links, directories and parts of files; raises FilesError."""
+    reply = await helper.call("makeChanges", root, tree_frames.changes_head(changes), body=data)
+    failed = tree_frames.failed_of(reply.result())
+    return [failed.get(index) for index in range(len(changes))]
 
 
 class HelperWatch(Watch):

@@ -34,7 +34,7 @@ EXTENSIONS = (
     "processCloseStdin", "writeBusy", "processList", "processSignals", "processWait", "waitId",
     "terminateGrace", "exitInfo", "omitted", "onLag", "timeout", "detach", "heldOpen",
     "sessionClose", "sessionTemporary", "privateTmp", "sandboxBackend", "denials", "watchDenials",
-    "fileTrees", "fileWatch", "keeper", "labels", "secretEnv", "processUsage", "sessionDetach",
+    "fileBatches", "fileWatch", "keeper", "labels", "secretEnv", "processUsage", "sessionDetach",
     "sessionResult", "serverStatus", "network", "loopback", "networkUpdate",
 )  # fmt: skip
 

@@ -11,11 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from handrail.errors import FilesError
-from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
 
-#: The content of each file that was asked for, or why there is none.
-Contents = list[bytes | FilesError]
 #: What went wrong with each change; None: it was made.
 Outcomes = list[FilesError | None]
 
@@ -26,11 +24,17 @@ class Trees(Protocol):
     async def list(self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()) -> Page:
         """A page of what is below a directory; behind ``after``, without what is excluded."""
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         """Content of many files below a directory."""
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
-        """Make many files, links and directories below a directory that exists."""
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
+        """A part of one file, shorter where it ends; raises FilesError."""
+
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
+        """Write many files below a directory that exists; what failed, by position."""
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
+        """Make links and directories, and parts of large files, below a directory that exists."""
 
 
 async def pages(trees: Trees, root: str, exclude: Sequence[str] = ()) -> AsyncIterator[Page]:

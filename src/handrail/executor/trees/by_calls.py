@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING
 
 from handrail import glob_pattern
 from handrail.errors import FilesError
-from handrail.executor.trees.base import Contents, Outcomes, Trees
+from handrail.executor.trees.base import Outcomes, Trees
 from handrail.filesystem.trees.entry import (
     DIRECTORY,
     FILE,
     LINK,
     MODE_BITS,
     OTHER,
+    Batch,
     Change,
+    Contents,
+    Names,
     TreeEntry,
-    Wanted,
     check_relative,
+    joined,
 )
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.reading import MOST_BYTES
 
 if TYPE_CHECKING:
     from handrail.executor.files import FileMetadata, Files
@@ -51,6 +55,8 @@ class TreesByCalls(Trees):
         self._files = files
         self._command = command
         self._reading = asyncio.Lock()
+        #: Modes and times of the files that were listed, by root and path.
+        self._listed: dict[tuple[str, bytes], tuple[int, int]] = {}
         self._stages: dict[str, bytearray] = {}
         #: The large file that is being read in parts.
         self._open: tuple[str, bytes] | None = None
@@ -91,6 +97,9 @@ class TreesByCalls(Trees):
             if kind == b"l" and path and path not in there:
                 page.entries.append(_better(TreeEntry(path, LINK), known[path]))
         page.entries.sort(key=lambda entry: entry.path.split(b"/"))
+        for entry in page.entries:
+            if entry.kind == FILE:
+                self._listed[root, entry.path] = entry.mode, entry.modified_ns
         return page
 
     async def _names(self, root: str, directory: bytes, page: Page) -> Sequence[bytes]:
@@ -121,28 +130,58 @@ class TreesByCalls(Trees):
             return {}
         return known
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
-        found: Contents = []
-        for one in wanted:
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
+        found = Contents([], [], [], b"", {}, {})
+        parts: list[bytes] = []
+        paths = [joined(directory, name) for directory, names in wanted for name in names]
+        for index, path in enumerate(paths):
+            mode, modified = self._listed.get((root, path), (_MODES[FILE], 0))
+            length = -1
             try:
-                found.append(await self._read(_whole(root, one.path), one))
+                data = await self._files.read(_whole(root, path))
+                if len(data) > MOST_BYTES:  # it has grown
+                    found.large[index] = len(data)
+                else:
+                    parts.append(data)
+                    length = len(data)
             except FilesError as error:
-                found.append(error)
-        return found
+                found.problems[index] = error
+            found.modes.append(mode)
+            found.times.append(modified)
+            found.lengths.append(length)
+        return found._replace(data=b"".join(parts))
 
-    async def _read(self, path: str, one: Wanted) -> bytes:
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
         async with self._reading:
-            return await self._read_part(path, one)
+            return await self._read_part(_whole(root, path), offset, length)
 
-    async def _read_part(self, path: str, one: Wanted) -> bytes:
+    async def _read_part(self, path: str, offset: int, length: int) -> bytes:
         if self._open is None or self._open[0] != path:
             self._open = path, await self._files.read(path)
-        data = self._open[1][one.offset : one.offset + one.length]
-        if one.offset + one.length >= len(self._open[1]):
+        data = self._open[1][offset : offset + length]
+        if offset + length >= len(self._open[1]):
             self._open = None
         return data
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
+        failed: dict[int, FilesError] = {}
+        start = 0
+        script: list[bytes] = []
+        paths = [joined(directory, name) for directory, names in batch.groups for name in names]
+        for index, path in enumerate(paths):
+            part = batch.data[start : start + batch.lengths[index]]
+            start += batch.lengths[index]
+            try:
+                check_relative(path)
+                await self._write(_whole(root, path), bytes(part))
+                change = Change(path, FILE, batch.modes[index], batch.times[index])
+                script += _lines(os.fsencode(_whole(root, path)), change)
+            except FilesError as error:
+                failed[index] = error
+        await self._dress(script)
+        return failed
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
         done: Outcomes = []
         start = 0
         script: list[bytes] = []
@@ -153,16 +192,17 @@ class TreesByCalls(Trees):
                 check_relative(change.path)
                 await self._change(_whole(root, change.path), change, part)
                 done.append(None)
-                if self._command is not None:
-                    script += _lines(os.fsencode(_whole(root, change.path)), change)
+                script += _lines(os.fsencode(_whole(root, change.path)), change)
             except FilesError as error:
                 done.append(error)
-        if self._command is not None:
-            await self._dress(self._command, script)
+        await self._dress(script)
         return done
 
-    async def _dress(self, command: Command, lines: Sequence[bytes]) -> None:
+    async def _dress(self, lines: Sequence[bytes]) -> None:
         """Run the lines, as few commands as possible; the wire takes no word that is not UTF-8."""
+        command = self._command
+        if command is None:
+            return
         text = ""
         for line in lines:
             try:
@@ -188,8 +228,6 @@ class TreesByCalls(Trees):
             await self._write(path, bytes(self._stages.pop(change.stage, b"")[: change.offset]))
         elif change.kind == "abandon":
             self._stages.pop(change.stage, None)
-        elif change.kind == FILE:
-            await self._write(path, data)
         elif self._command is None:
             raise _no_links(path)
         else:

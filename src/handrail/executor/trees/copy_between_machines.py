@@ -17,6 +17,7 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from handrail.errors import FilesError, HandrailError
 from handrail.executor.files import Files
@@ -27,10 +28,13 @@ from handrail.filesystem.trees.entry import (
     DIRECTORY,
     FILE,
     LINK,
+    Batch,
     Change,
+    Contents,
+    Names,
     TreeEntry,
-    Wanted,
     check_relative,
+    joined,
 )
 from handrail.name_hints import AttributesChecked
 
@@ -39,7 +43,7 @@ CopyProgress = Callable[[int, int, int], None]
 
 #: What one call carries.
 BATCH_BYTES = 1024 * 1024
-BATCH_FILES = 256
+BATCH_FILES = 512
 #: Calls under way at a time: reading, travelling and writing overlap.
 WINDOW = 4
 
@@ -108,16 +112,16 @@ async def copy_tree(
     listed = [page async for page in pages(source.trees, source.path, exclude)]
     entries = [entry for page in listed for entry in page.entries]
     problems = [problem for page in listed for problem in page.problems]
-    top, root = listed[0].root, None
+    top, root, single = listed[0].root, None, None
     if top.kind == DIRECTORY:
         if await _make_root(target):
             root = top
     elif top.kind == FILE:
-        entries = [await _single(source, target, top)]
+        entries = [single := await _single(source, target, top)]
     else:
         text = "only files, directories and links are copied"
         raise FilesError(text, kind="invalid_input", path=source.path)
-    copying = _Copying(source, target, entries, problems, progress)
+    copying = _Copying(source, target, entries, problems, progress, single)
     await copying.run(root, skip_unchanged=skip_unchanged)
     return copying.copied(), [named(error) for error in copying.failures]
 
@@ -157,6 +161,14 @@ async def _single(source: Side, target: Side, root: TreeEntry) -> TreeEntry:
     return root._replace(path=os.fsencode(name), target=os.fsencode(own))
 
 
+class _Links(NamedTuple):
+    changes: list[Change]
+
+
+#: Files that are read and written by one call each, links, or a large file.
+_Job = list[Names] | _Links | TreeEntry
+
+
 class _Copying:
     """One copy under way."""
 
@@ -167,11 +179,14 @@ class _Copying:
         entries: list[TreeEntry],
         problems: list[FilesError],
         progress: CopyProgress | None,
+        single: TreeEntry | None,
     ) -> None:
         self._source = source
         self._target = target
         self.failures = problems
         self._progress = progress
+        #: What was named if it is one file, which may get another name.
+        self._single = single
         self._entries = [entry for entry in entries if self._is_sound(entry)]
         self._total = sum(entry.size for entry in self._entries)
         self._files = self._bytes = self._links = self._directories = self._unchanged = 0
@@ -206,7 +221,7 @@ class _Copying:
             raise several.exceptions[0] from None
         await self._finish_directories(root)
 
-    async def _work(self, jobs: Iterator[list[TreeEntry]], group: asyncio.TaskGroup) -> None:
+    async def _work(self, jobs: Iterator[_Job], group: asyncio.TaskGroup) -> None:
         """Do one job after the other; the next is read while one is written.
 
         Without that all workers soon read at the same time and write at the same time, and one of
@@ -214,13 +229,15 @@ class _Copying:
         """
         written: asyncio.Task[None] | None = None
         for job in jobs:
-            if job[0].size > BATCH_BYTES:
-                await self._copy_large(job[0])
-                continue
-            batch = await self._read_batch(job)
-            if written is not None:
-                await written
-            written = group.create_task(self._write_batch(*batch))
+            if isinstance(job, _Links):
+                await self._write_links(job.changes)
+            elif isinstance(job, TreeEntry):
+                await self._copy_large(job)
+            else:
+                batch = await self._read_batch(job)
+                if written is not None:
+                    await written
+                written = group.create_task(self._write_batch(batch))
 
     async def _there(self) -> dict[bytes, TreeEntry]:
         """List the entries that the target has already."""
@@ -230,68 +247,85 @@ class _Copying:
             for entry in page.entries
         }
 
-    def _jobs(self, there: dict[bytes, TreeEntry]) -> Iterator[list[TreeEntry]]:
-        """Batches of small files and links, and large files alone."""
-        batch: list[TreeEntry] = []
-        size = 0
+    def _jobs(self, there: dict[bytes, TreeEntry]) -> Iterator[_Job]:
+        """Files of some directories, links, and large files alone.
+
+        A directory is in one job if it fits: a new one is cheaper to write as a whole.
+        """
+        directories: dict[bytes, list[TreeEntry]] = {}
+        links: list[Change] = []
+        large: list[TreeEntry] = []
         for entry in self._entries:
             if entry.kind == DIRECTORY:
                 continue
             if entry.kind not in (FILE, LINK):
                 self._skipped.append(self._source.whole(entry.path))
-                continue
-            if there and _same(entry, there.get(_destination(entry))):
+            elif there and _same(entry, there.get(_destination(entry))):
                 self._unchanged += 1
                 self._total -= entry.size
-                continue
-            if entry.size > BATCH_BYTES:
-                yield [entry]
-                continue
-            if len(batch) >= BATCH_FILES or size + entry.size > BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-            batch.append(entry)
-            size += entry.size
-        if batch:
-            yield batch
-
-    async def _read_batch(self, batch: list[TreeEntry]) -> tuple[list[Change], bytes]:
-        files = [entry for entry in batch if entry.kind == FILE]
-        contents = iter(await self._read([Wanted(e.path, 0, e.size) for e in files]))
-        changes: list[Change] = []
-        parts: list[bytes] = []
-        for entry in batch:
-            data = b""
-            if entry.kind == FILE:
-                found = next(contents)
-                if isinstance(found, FilesError):
-                    self.failures.append(found)
-                    continue
-                data = found
-            parts.append(data)
-            changes.append(_change(entry, len(data)))
-        return changes, b"".join(parts)
-
-    async def _write_batch(self, changes: list[Change], data: bytes) -> None:
-        for change, problem in zip(changes, await self._write(changes, data), strict=True):
-            if problem is not None:
-                self.failures.append(problem)
-            elif change.kind == LINK:
-                self._links += 1
+            elif entry.kind == LINK:
+                links.append(_change(entry))
+            elif entry.size > BATCH_BYTES:
+                large.append(entry)
             else:
-                self._files += 1
-                self._bytes += change.length
+                directories.setdefault(entry.path.rpartition(b"/")[0], []).append(entry)
+        yield from _batches(directories)
+        for start in range(0, len(links), BATCH_FILES):
+            yield _Links(links[start : start + BATCH_FILES])
+        yield from large
+
+    async def _read_batch(self, groups: list[Names]) -> Batch:
+        found = await self._source.trees.read(self._source.path, groups)
+        if found.problems or found.large:
+            groups, found = await self._without_missing(groups, found)
+        modes, times = found.modes, found.times
+        if self._single is not None and groups:
+            groups = [Names(b"", [_destination(self._single)])]
+            modes, times = [self._single.mode], [self._single.modified_ns]
+        return Batch(groups, modes, times, found.lengths, found.data)
+
+    async def _without_missing(
+        self, groups: list[Names], found: Contents
+    ) -> tuple[list[Names], Contents]:
+        """Report what could not be read, and copy alone what has grown meanwhile."""
+        self.failures += found.problems.values()
+        kept = []
+        index = 0
+        for directory, names in groups:
+            there = []
+            for name in names:
+                if found.lengths[index] >= 0:
+                    there.append(name)
+                elif index in found.large:
+                    what = found.modes[index], found.times[index], found.large[index]
+                    await self._copy_large(TreeEntry(joined(directory, name), FILE, *what))
+                index += 1
+            kept.append(Names(directory, there))
+        rows = zip(found.modes, found.times, found.lengths, strict=True)
+        read = [row for row in rows if row[2] >= 0]
+        modes, times, lengths = ([row[column] for row in read] for column in range(3))
+        return [one for one in kept if one.names], Contents(
+            modes, times, lengths, found.data, {}, {}
+        )
+
+    async def _write_batch(self, batch: Batch) -> None:
+        if not batch.groups:
+            return
+        failed = await self._target.trees.write(self._target.path, batch)
+        self.failures += failed.values()
+        self._files += len(batch.lengths) - len(failed)
+        self._bytes += len(batch.data) - sum(batch.lengths[index] for index in failed)
         self._tell()
 
-    async def _read(self, wanted: list[Wanted]) -> list[bytes | FilesError]:
-        if not wanted:
-            return []
-        return await self._source.trees.read(self._source.path, wanted)
+    async def _write_links(self, links: list[Change]) -> None:
+        for problem in await self._change(links):
+            if problem is not None:
+                self.failures.append(problem)
+            else:
+                self._links += 1
 
-    async def _write(self, changes: list[Change], data: bytes) -> list[FilesError | None]:
-        if not changes:
-            return []
-        return await self._target.trees.write(self._target.path, changes, data)
+    async def _change(self, changes: list[Change], data: bytes = b"") -> list[FilesError | None]:
+        return await self._target.trees.change(self._target.path, changes, data)
 
     # --- large files -------------------------------------------------------------------------
 
@@ -301,13 +335,13 @@ class _Copying:
         done = self._bytes
         try:
             size = await self._send_parts(entry, path, stage)
-            finish = _change(entry, 0)._replace(kind="finish", stage=stage, offset=size)
-            _raise_first(await self._write([finish], b""))
+            finish = _change(entry)._replace(kind="finish", stage=stage, offset=size)
+            _raise_first(await self._change([finish]))
             self._files += 1
             self._tell()
         except BaseException as error:
             try:
-                await self._write([Change(path, "abandon", stage=stage)], b"")
+                await self._change([Change(path, "abandon", stage=stage)])
             except HandrailError:
                 pass  # it is removed later, as ``writing`` says
             if not isinstance(error, FilesError):
@@ -331,12 +365,10 @@ class _Copying:
 
     async def _send_part(self, entry: TreeEntry, path: bytes, stage: str, offset: int) -> int:
         length = min(BATCH_BYTES, entry.size - offset)
-        (found,) = await self._read([Wanted(entry.path, offset, length)])
-        if isinstance(found, FilesError):
-            raise found
+        found = await self._source.trees.read_part(self._source.path, entry.path, offset, length)
         if found:
             part = Change(path, "part", length=len(found), offset=offset, stage=stage)
-            _raise_first(await self._write([part], found))
+            _raise_first(await self._change([part], found))
             self._bytes += len(found)
             self._tell()
         return len(found)
@@ -347,8 +379,8 @@ class _Copying:
         """Modes and times, the deepest first: a mode may lock out."""
         found = [entry for entry in self._entries if entry.kind == DIRECTORY][::-1]
         for start in range(0, len(found), BATCH_FILES):
-            changes = [_change(entry, 0) for entry in found[start : start + BATCH_FILES]]
-            for problem in await self._write(changes, b""):
+            changes = [_change(entry) for entry in found[start : start + BATCH_FILES]]
+            for problem in await self._change(changes):
                 if problem is not None:
                     self.failures.append(problem)
                 else:
@@ -360,8 +392,8 @@ class _Copying:
     async def _finish_root(self, root: TreeEntry) -> None:
         """Mode and time of a root that was made here: as an entry of the directory above."""
         above, name = posixpath.split(self._target.path)
-        change = _change(root, 0)._replace(path=os.fsencode(name))
-        (problem,) = await self._target.trees.write(above, [change], b"")
+        change = _change(root)._replace(path=os.fsencode(name))
+        (problem,) = await self._target.trees.change(above, [change])
         self._directories += 1
         if problem is not None:
             self.failures.append(problem)
@@ -381,9 +413,31 @@ def _destination(entry: TreeEntry) -> bytes:
     return entry.target if entry.kind == FILE and entry.target else entry.path
 
 
-def _change(entry: TreeEntry, length: int) -> Change:
+def _change(entry: TreeEntry) -> Change:
     link = entry.target if entry.kind == LINK else b""
-    return Change(_destination(entry), entry.kind, entry.mode, entry.modified_ns, length, link)
+    return Change(_destination(entry), entry.kind, entry.mode, entry.modified_ns, target=link)
+
+
+def _batches(directories: dict[bytes, list[TreeEntry]]) -> Iterator[list[Names]]:
+    """The files of directories, as many as one call carries."""
+    groups: list[Names] = []
+    count = size = 0
+    for directory, entries in directories.items():
+        total = sum(entry.size for entry in entries)
+        if groups and (count + len(entries) > BATCH_FILES or size + total > BATCH_BYTES):
+            yield groups
+            groups, count, size = [], 0, 0
+        names: list[bytes] = []
+        for entry in entries:
+            if count >= BATCH_FILES or (count and size + entry.size > BATCH_BYTES):
+                yield [*groups, Names(directory, names)] if names else groups
+                groups, names, count, size = [], [], 0, 0
+            names.append(entry.path[len(directory) + 1 :] if directory else entry.path)
+            count += 1
+            size += entry.size
+        groups.append(Names(directory, names))
+    if groups:
+        yield groups
 
 
 def _same(entry: TreeEntry, other: TreeEntry | None) -> bool:

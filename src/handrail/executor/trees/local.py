@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from handrail.executor.trees.base import Contents, Outcomes, Trees
-from handrail.filesystem.trees import listing, reading, writing
-from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.errors import FilesError
+from handrail.executor.trees.base import Outcomes, Trees
+from handrail.filesystem.trees import file_batches, listing, reading, writing
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 
 if TYPE_CHECKING:
     from handrail.executor.local_files import LocalFiles
@@ -24,8 +25,14 @@ class LocalTrees(Trees):
     ) -> listing.Page:
         return await self._files.run(listing.list_tree, root, after=after, exclude=exclude)
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         return await self._files.run(reading.read_files, root, wanted)
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
-        return await self._files.run(writing.write_files, root, changes, data)
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
+        return await self._files.run(reading.read_part, root, path, offset, length)
+
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
+        return await self._files.run(file_batches.write_files, root, batch)
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
+        return await self._files.run(writing.make_changes, root, changes, data)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError, HandrailError, RemoteProtocolError
 from handrail.executor.remote_files import uri
-from handrail.executor.trees.base import Contents, Outcomes, Trees
+from handrail.executor.trees.base import Outcomes, Trees
 from handrail.filesystem.trees.changes import FileEvent, Happened
-from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry, joined
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import Watch
 from handrail.protocol import codec, file_trees, path_uri
@@ -43,42 +43,56 @@ class RemoteTrees(Trees):
             found.more,
         )
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
-        files = [
-            {"path": file_trees.relative_text(one.path), "offset": one.offset, "length": one.length}
-            for one in wanted
-        ]
-        params = {"path": uri(root), "files": files}
-        shape = file_trees.ReadFilesResult
-        result = await self._files.call("fs/readFiles", params, shape, root, repeat=True)
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
+        result = await self._read(root, {"groups": _groups(wanted)})
         data = codec.decode_base64(result.data_base64, "dataBase64")
-        if len(result.files) != len(wanted):
+        count = sum(len(one.names) for one in wanted)
+        lengths = [len(one) for one in (result.modes, result.times, result.lengths)]
+        sent = sum(one for one in result.lengths if one > 0)
+        if lengths != [count] * 3 or sent != len(data) or min(result.lengths, default=0) < -1:
             raise RemoteProtocolError("an fs/readFiles that answers for other files")
-        found: Contents = []
-        start = 0
-        for one in result.files:
-            if one.problem is not None:
-                found.append(_problem(one.problem))
-                continue
-            found.append(data[start : start + one.length])
-            start += one.length
-        return found
+        problems = _problems(result.problems, root, wanted)
+        large = {one.index: one.size for one in result.large if 0 <= one.index < count}
+        missing = {index for index, length in enumerate(result.lengths) if length < 0}
+        if missing != problems.keys() | large.keys():
+            raise RemoteProtocolError("an fs/readFiles that leaves files out")
+        return Contents(result.modes, result.times, result.lengths, data, problems, large)
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
+        part = {"path": file_trees.relative_text(path), "offset": offset, "length": length}
+        result = await self._read(root, {"part": part})
+        return codec.decode_base64(result.data_base64, "dataBase64")[:length]
+
+    async def _read(self, root: str, params: dict[str, Any]) -> file_trees.ReadFilesResult:
+        params = {"path": uri(root), **params}
+        shape = file_trees.ReadFilesResult
+        return await self._files.call("fs/readFiles", params, shape, root, repeat=True)
+
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
         params = {
-            "path": uri(root),
-            "changes": [_change(one) for one in changes],
-            "dataBase64": codec.encode_base64(data).decode(),
+            "groups": _groups(batch.groups),
+            "modes": batch.modes,
+            "times": batch.times,
+            "lengths": batch.lengths,
         }
+        result = await self._write(root, batch.data, params)
+        return _problems(result.problems, root, batch.groups)
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
+        params = {"changes": [_change(one) for one in changes]}
+        result = await self._write(root, data, params)
+        paths = [Names(b"", [one.path for one in changes])]
+        failed = _problems(result.problems, root, paths)
+        return [failed.get(index) for index in range(len(changes))]
+
+    async def _write(
+        self, root: str, data: bytes | memoryview, params: dict[str, Any]
+    ) -> file_trees.WriteFilesResult:
+        # The content first: the server finds it before it reads the rest.
+        content = {"dataBase64": codec.encode_base64(data).decode()}
+        params = {"path": uri(root), **content, **params}
         shape = file_trees.WriteFilesResult
-        result = await self._files.call("fs/writeFiles", params, shape, root, repeat=True)
-        done: Outcomes = [None] * len(changes)
-        for problem in result.problems:
-            if 0 <= problem.index < len(done):
-                path = os.path.join(root, os.fsdecode(changes[problem.index].path))
-                error = FilesError(problem.message, kind=problem.kind, path=path)
-                done[problem.index] = error
-        return done
+        return await self._files.call("fs/writeFiles", params, shape, root, repeat=True)
 
 
 class RemoteWatch(Watch):
@@ -114,6 +128,30 @@ def _entry(one: file_trees.TreeEntryShape) -> TreeEntry:
         one.size,
         file_trees.relative_path(one.target),
     )
+
+
+def _groups(groups: Sequence[Names]) -> list[file_trees.NamesShape]:
+    text = file_trees.relative_text
+    return [
+        file_trees.NamesShape(directory=text(one.directory), names=text(b"/".join(one.names)))
+        for one in groups
+    ]
+
+
+def _problems(
+    found: Sequence[file_trees.FileProblemShape], root: str, groups: Sequence[Names]
+) -> dict[int, FilesError]:
+    """What failed, by position among the files."""
+    if not found:
+        return {}
+    paths = [joined(one.directory, name) for one in groups for name in one.names]
+    return {
+        one.index: FilesError(
+            one.message, kind=one.kind, path=os.path.join(root, os.fsdecode(paths[one.index]))
+        )
+        for one in found
+        if 0 <= one.index < len(paths)
+    }
 
 
 def _problem(one: file_trees.TreeProblemShape) -> FilesError:

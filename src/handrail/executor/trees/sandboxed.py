@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from handrail.executor.trees.base import Contents, Outcomes, Trees
-from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.errors import FilesError
+from handrail.executor.trees.base import Outcomes, Trees
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
 from handrail.sandboxed_files import trees
 
@@ -24,9 +25,16 @@ class SandboxedTrees(Trees):
         helper = await self._files.helper(root, writes=False)
         return await trees.list_tree(helper, root, after=after, exclude=exclude)
 
-    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
+    async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         return await trees.read_files(await self._files.helper(root, writes=False), root, wanted)
 
-    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+    async def read_part(self, root: str, path: bytes, offset: int, length: int) -> bytes:
+        helper = await self._files.helper(root, writes=False)
+        return await trees.read_part(helper, root, path, offset, length)
+
+    async def write(self, root: str, batch: Batch) -> dict[int, FilesError]:
+        return await trees.write_files(await self._files.helper(root, writes=True), root, batch)
+
+    async def change(self, root: str, changes: Sequence[Change], data: bytes = b"") -> Outcomes:
         helper = await self._files.helper(root, writes=True)
-        return await trees.write_files(helper, root, changes, data)
+        return await trees.make_changes(helper, root, changes, data)

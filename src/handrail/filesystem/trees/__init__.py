@@ -3,6 +3,7 @@
 entry      what a name in a tree is; which names are taken from another machine
 listing    the names of a tree, a page at a time
 reading    content of many files in one answer
-writing    many files, links and directories by one call, never outside the root
+file_batches, new_directory   many files by one call, never outside the root
+writing    links, directories and large files, as safely
 changes    what changes below a directory, as events
 """

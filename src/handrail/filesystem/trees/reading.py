@@ -6,12 +6,19 @@ import os
 import stat
 from collections.abc import Sequence
 
-from handrail.errors import FilesError
 from handrail.filesystem import own_processes
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_errors, refusal
 from handrail.filesystem.regular_file import CAREFUL, read_range
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import Wanted, check_relative, problem
+from handrail.filesystem.trees.entry import (
+    MODE_BITS,
+    Contents,
+    Names,
+    are_sound,
+    check_relative,
+    joined,
+    problem,
+)
 from handrail.filesystem.trees.turns import turn
 
 #: The most bytes of one answer.
@@ -20,31 +27,78 @@ MOST_BYTES = 2 * 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | CAREFUL
 
 
-def read_files(root: NativePath, wanted: Sequence[Wanted]) -> list[bytes | FilesError]:
-    """The content of each, shorter where a file ends; a link in a path is never followed."""
+def read_files(root: NativePath, wanted: Sequence[Names]) -> Contents:
+    """Read each file that still fits into the answer; a link in a path is never followed."""
     raw = native(root)
-    if sum(max(one.length, 0) for one in wanted) > MOST_BYTES:
-        raise refusal(f"at most {MOST_BYTES} bytes are read in one call", raw)
     with os_errors(raw):
         fds = DirectoryFds(raw)
+    found = Contents([], [], [], b"", {}, {})
+    parts: list[bytes] = []
+    left = MOST_BYTES
     with fds, turn():
-        return [_read(raw, fds, one) for one in wanted]
+        for directory, names in wanted:
+            try:
+                if directory:
+                    check_relative(directory)
+                here = fds.get(directory)
+                device = fds.device(directory)
+            except OSError as error:
+                for name in names:
+                    path = joined(directory, name)
+                    found.problems[len(found.lengths)] = problem(raw, path, error)
+                    _append(found, 0, 0, -1)
+                continue
+            sound = are_sound(names)
+            for name in names:
+                mode = when = 0
+                length = -1
+                try:
+                    if not sound:
+                        check_relative(name, alone=True)
+                    fd = os.open(name, _FLAGS, dir_fd=here)
+                    try:
+                        status = os.fstat(fd)
+                        mode, size, when = status.st_mode, status.st_size, status.st_mtime_ns
+                        if not stat.S_ISREG(mode):
+                            raise not_a_file(name, follow=False)
+                        if status.st_dev != device:  # the directory was checked when it was opened
+                            own_processes.refuse(fd, status)
+                        if size <= left:
+                            data = read_range(fd, 0, size) if size else b""
+                            length = len(data)
+                            left -= length
+                            parts.append(data)
+                        else:
+                            found.large[len(found.lengths)] = size
+                    finally:
+                        os.close(fd)
+                except OSError as error:
+                    path = joined(directory, name)
+                    found.problems[len(found.lengths)] = problem(raw, path, error)
+                _append(found, mode & MODE_BITS, when, length)
+    return found._replace(data=b"".join(parts))
 
 
-def _read(raw: bytes, fds: DirectoryFds, one: Wanted) -> bytes | FilesError:
-    try:
-        check_relative(one.path)
-        above, _, name = one.path.rpartition(b"/")
-        here = fds.get(above)
-        fd = os.open(name, _FLAGS, dir_fd=here)
+def _append(found: Contents, mode: int, when: int, length: int) -> None:
+    found.modes.append(mode)
+    found.times.append(when)
+    found.lengths.append(length)
+
+
+def read_part(root: NativePath, path: bytes, offset: int, length: int) -> bytes:
+    """Read a part of one file, shorter where the file ends; raises FilesError."""
+    raw = native(root)
+    if length > MOST_BYTES:
+        raise refusal(f"at most {MOST_BYTES} bytes are read in one call", raw)
+    check_relative(path)
+    above, _, name = path.rpartition(b"/")
+    with os_errors(os.path.join(raw, path), follow=False), DirectoryFds(raw) as fds:
+        fd = os.open(name, _FLAGS, dir_fd=fds.get(above))
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise not_a_file(one.path, follow=False)
-            if status.st_dev != fds.device(above):  # the directory was checked when it was opened
-                own_processes.refuse(fd, status)
-            return read_range(fd, one.offset, one.length)
+                raise not_a_file(path, follow=False)
+            own_processes.refuse(fd, status)
+            return read_range(fd, offset, length)
         finally:
             os.close(fd)
-    except OSError as error:
-        return problem(raw, one.path, error)

@@ -1,13 +1,9 @@
-"""Many files, links and directories by one call, never outside the root.
+"""Links, directories and large files by one call, never outside the root.
 
 The names come from another machine, which may be hostile: each is checked, every directory on the
 way is opened without crossing a link, and a link at the name itself is replaced, not followed.
-Each file arrives whole or not at all.  Doing a call twice leads to the same state, so a caller
-that does not know whether it was done repeats it.
-
-A new file is written without a name (O_TMPFILE) and linked.  Where that cannot be, or the name is
-taken, it is renamed over it from a stage; where the directory takes no stage, or the target cannot
-be renamed over, ``replacement`` writes it as any other file call does.
+Doing a call twice leads to the same state, so a caller that does not know whether it was done
+repeats it.  Whole files are written by ``file_batches``.
 
 A large file comes in parts, by several calls.  Its stage has a name, which outlives the connection,
 so that the caller goes on behind the last part that was confirmed.  A caller that never comes back
@@ -20,70 +16,26 @@ import errno
 import os
 import re
 import stat
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from handrail.errors import FilesError
-from handrail.filesystem import names, syscalls
+from handrail.filesystem import names
 from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import open_no_follow
-from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.stage_names import fresh, remove_abandoned
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import DIRECTORY, MODE_BITS, Change, check_relative, problem
-from handrail.filesystem.trees.turns import turn
+from handrail.filesystem.trees.entry import DIRECTORY, Change, check_relative, problem
+from handrail.filesystem.trees.file_batches import dress, set_time
+from handrail.filesystem.trees.turns import calls, turn
 
 _PREFIX = b".handrail-"
 _STAGE = re.compile(r"[0-9a-f]{16}")
 #: Seconds after which the stage of a large file counts as left.
 STALE_SECONDS = 24 * 3600.0
-#: How long the times of directories wait for other calls.
-_LAST_SECONDS = 10.0
-_NAMELESS = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
-_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: There can be no file without a name here, or it cannot be linked.
-_NO_TMPFILE = {errno.EISDIR, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT, errno.ENOSYS}
-_NO_TMPFILE |= {errno.EPERM, errno.EACCES, errno.EXDEV}
-#: No stage beside the target, or no rename over it: written by ``replacement``.
-_NOT_BY_RENAME = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EINVAL}
-
-_tmpfile_works = True
 
 
-class _Calls:
-    """The calls under way, by root: directories get their times when no other call writes there.
-
-    A call of a connection that was cut may still run when the caller has repeated it and goes on.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count: Counter[bytes] = Counter()
-
-    @contextmanager
-    def below(self, root: bytes, *, last: bool) -> Iterator[None]:
-        """Count a call; ``last``: wait for the others, for a while."""
-        with self._changed:
-            if last:
-                self._changed.wait_for(lambda: not self._count[root], _LAST_SECONDS)
-            self._count[root] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count[root] -= 1
-                if not self._count[root]:
-                    del self._count[root]
-                self._changed.notify_all()
-
-
-_calls = _Calls()
-
-
-def write_files(
+def make_changes(
     root: NativePath, changes: Sequence[Change], data: bytes | memoryview
 ) -> list[FilesError | None]:
     """Make each change below a directory that exists; returns an error or None for each."""
@@ -94,7 +46,7 @@ def write_files(
     done: list[FilesError | None] = []
     start = 0
     last = all(change.kind == DIRECTORY for change in changes)
-    with fds, _calls.below(raw, last=last), turn():
+    with fds, calls.below(raw, last=last), turn():
         for change in changes:
             part = view[start : start + change.length]
             start += change.length
@@ -111,94 +63,9 @@ def _change(raw: bytes, fds: DirectoryFds, change: Change, data: memoryview) -> 
         work(fds, change, data)
     except OSError as error:
         return problem(raw, change.path, error)
+    except OverflowError:
+        return problem(raw, change.path, os_error(errno.EINVAL))
     return None
-
-
-# --- whole files --------------------------------------------------------------------------------
-
-
-def _file(fds: DirectoryFds, change: Change, data: memoryview) -> None:
-    above, _, name = change.path.rpartition(b"/")
-    here = fds.get(above, make=True)
-    names.check(here, name)
-    if _tmpfile_works and _linked(fds, here, name, change, data):
-        return
-    _renamed(here, name, change, data)
-
-
-def _linked(fds: DirectoryFds, here: int, name: bytes, change: Change, data: memoryview) -> bool:
-    """Write a new file without a name and link it; False: not possible here."""
-    global _tmpfile_works
-    _, _, mode, modified_ns, length, *_ = change
-    mode &= MODE_BITS
-    try:
-        fd = os.open(b".", _NAMELESS, mode, dir_fd=here)
-    except OSError as error:
-        if error.errno in (errno.EISDIR, errno.EOPNOTSUPP):
-            _tmpfile_works = False
-        if error.errno in _NO_TMPFILE | _NOT_BY_RENAME:
-            return False
-        raise
-    try:
-        if length:
-            written = os.write(fd, data)
-            if written < length:
-                _write(fd, data[written:])
-        if not fds.gives_mode(here, mode, fd):
-            os.fchmod(fd, mode)
-        os.utime(fd, ns=(modified_ns, modified_ns))
-        syscalls.link_fd(fd, name, here)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_TMPFILE:
-            raise
-        _tmpfile_works = False  # a filter refuses to link it
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
-def _renamed(here: int, name: bytes, change: Change, data: memoryview) -> None:
-    stage = fresh()
-    try:
-        fd = os.open(stage, _NEW | os.O_WRONLY, 0o600, dir_fd=here)
-        try:
-            try:
-                _write(fd, data)
-                _dress(fd, change)
-            finally:
-                os.close(fd)
-            os.rename(stage, name, src_dir_fd=here, dst_dir_fd=here)
-        except BaseException:
-            os.unlink(stage, dir_fd=here)
-            raise
-    except OSError as error:
-        if error.errno not in _NOT_BY_RENAME:
-            raise
-        _replaced(here, name, change, data)
-
-
-def _replaced(here: int, name: bytes, change: Change, data: memoryview) -> None:
-    mode = change.mode & MODE_BITS
-    replacement = Replacement(name, follow=False, mode=mode, dir_fd=here)
-    try:
-        replacement.write(data)
-        replacement.commit()
-    finally:
-        replacement.discard()
-    _set_time(name, here, change.modified_ns)
-
-
-def _write(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _dress(fd: int, change: Change) -> None:
-    os.fchmod(fd, change.mode & MODE_BITS)
-    os.utime(fd, ns=(change.modified_ns, change.modified_ns))
 
 
 # --- links and directories ----------------------------------------------------------------------
@@ -220,18 +87,14 @@ def _link(fds: DirectoryFds, change: Change, data: memoryview) -> None:
         except BaseException:
             os.unlink(stage, dir_fd=here)
             raise
-    _set_time(name, here, change.modified_ns)
-
-
-def _set_time(name: bytes, here: int, modified_ns: int) -> None:
-    os.utime(name, ns=(modified_ns, modified_ns), dir_fd=here, follow_symlinks=False)
+    set_time(name, here, change.modified_ns)
 
 
 def _directory(fds: DirectoryFds, change: Change, data: memoryview) -> None:
     """Make a directory, and set mode and time, which content made later would change."""
     fd = open_no_follow(b".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fds.get(change.path, make=True))
     try:
-        _dress(fd, change)
+        dress(fd, change.mode, change.modified_ns)
     finally:
         os.close(fd)
 
@@ -271,7 +134,7 @@ def _finish(fds: DirectoryFds, change: Change, data: memoryview) -> None:
         if os.fstat(fd).st_size < change.offset:
             raise refusal("parts of the file are missing, so it was not put in place", change.path)
         os.ftruncate(fd, change.offset)
-        _dress(fd, change)
+        dress(fd, change.mode, change.modified_ns)
     finally:
         os.close(fd)
     os.rename(stage, name, src_dir_fd=here, dst_dir_fd=here)
@@ -334,7 +197,6 @@ def _sweep(here: int) -> None:
 
 
 _WORK = {
-    "file": _file,
     "link": _link,
     "directory": _directory,
     "part": _part,

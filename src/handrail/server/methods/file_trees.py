@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from handrail.errors import FilesError
-from handrail.filesystem.trees import listing, moving, reading, writing
-from handrail.filesystem.trees.entry import Change, TreeEntry, Wanted
+from handrail.filesystem.trees import file_batches, listing, moving, reading, writing
+from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry
 from handrail.protocol import codec, path_uri
 from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.file_trees import (
-    ChangeProblemShape,
-    ContentShape,
+    FileProblemShape,
+    LargeFileShape,
     ListTreeParams,
     ListTreeResult,
     MoveParams,
+    NamesShape,
     ReadFilesParams,
     TreeEntryShape,
     TreeProblemShape,
@@ -85,27 +86,44 @@ async def read_files(conn: Connection, params: ReadFilesParams) -> Parts:
 
 
 def _read_files(root: bytes, params: ReadFilesParams) -> Parts:
-    return _contents(reading.read_files(root, _wanted(params)))
+    part = params.part
+    if part is not None:
+        path = relative_path(part.path)
+        return _data(reading.read_part(root, path, part.offset, part.length))
+    return _contents(reading.read_files(root, _groups(params.groups)))
 
 
 async def read_files_inside(conn: Connection, helper: FileHelper, params: ReadFilesParams) -> Parts:
-    root = path_text(native_path(params.path))
-    return await run(conn, _contents, await trees.read_files(helper, root, _wanted(params)))
+    root, part = path_text(native_path(params.path)), params.part
+    if part is not None:
+        path = relative_path(part.path)
+        found = await trees.read_part(helper, root, path, part.offset, part.length)
+        return await run(conn, _data, found)
+    return await run(conn, _contents, await trees.read_files(helper, root, _groups(params.groups)))
 
 
-def _wanted(params: ReadFilesParams) -> list[Wanted]:
-    return [Wanted(relative_path(one.path), one.offset, one.length) for one in params.files]
-
-
-def _contents(found: Sequence[bytes | FilesError]) -> Parts:
-    files = [
-        ContentShape(length=len(one))
-        if isinstance(one, bytes)
-        else ContentShape(problem=_problem(one))
-        for one in found
+def _groups(groups: Sequence[NamesShape]) -> list[Names]:
+    # A quoted slash makes two names of one, which then does not fit to the lengths.
+    return [
+        Names(relative_path(one.directory), relative_path(one.names).split(b"/")) for one in groups
     ]
-    data = codec.encode_base64(b"".join(one for one in found if isinstance(one, bytes)))
-    return Parts([b'{"files":', codec.encode(files), b',"dataBase64":"', data, b'"}'])
+
+
+def _data(data: bytes) -> Parts:
+    return Parts([b'{"dataBase64":"', codec.encode_base64(data), b'"}'])
+
+
+def _contents(found: Contents) -> Parts:
+    # The content first: the client finds it before it reads the rest.
+    rest = {
+        "modes": found.modes,
+        "times": found.times,
+        "lengths": found.lengths,
+        "problems": _problems(found.problems),
+        "large": [LargeFileShape(index=index, size=size) for index, size in found.large.items()],
+    }
+    head, data = b'{"dataBase64":"', codec.encode_base64(found.data)
+    return Parts([head, data, b'",', codec.encode(rest)[1:]])
 
 
 async def write_files(conn: Connection, params: WriteFilesParams) -> WriteFilesResult:
@@ -114,7 +132,11 @@ async def write_files(conn: Connection, params: WriteFilesParams) -> WriteFilesR
 
 def _write_files(root: bytes, params: WriteFilesParams) -> WriteFilesResult:
     data = decode_data(params.data_base64)
-    return _outcome(writing.write_files(root, _changes(params), data))
+    if params.changes:
+        return _outcome(writing.make_changes(root, _changes(params), data))
+    return WriteFilesResult(
+        problems=_problems(file_batches.write_files(root, _batch(params, data)))
+    )
 
 
 async def write_files_inside(
@@ -122,7 +144,15 @@ async def write_files_inside(
 ) -> WriteFilesResult:
     root = path_text(native_path(params.path))
     data = await run(conn, decode_data, params.data_base64)
-    return _outcome(await trees.write_files(helper, root, _changes(params), data))
+    if params.changes:
+        return _outcome(await trees.make_changes(helper, root, _changes(params), data))
+    found = await trees.write_files(helper, root, _batch(params, data))
+    return WriteFilesResult(problems=_problems(found))
+
+
+def _batch(params: WriteFilesParams, data: bytes) -> Batch:
+    groups = _groups(params.groups)
+    return Batch(groups, params.modes, params.times, params.lengths, data)
 
 
 def _changes(params: WriteFilesParams) -> list[Change]:
@@ -142,13 +172,15 @@ def _changes(params: WriteFilesParams) -> list[Change]:
 
 
 def _outcome(done: Sequence[FilesError | None]) -> WriteFilesResult:
-    return WriteFilesResult(
-        problems=[
-            ChangeProblemShape(index=index, kind=error.kind, message=str(error))
-            for index, error in enumerate(done)
-            if error is not None
-        ]
-    )
+    failed = {index: error for index, error in enumerate(done) if error is not None}
+    return WriteFilesResult(problems=_problems(failed))
+
+
+def _problems(failed: Mapping[int, FilesError]) -> list[FileProblemShape]:
+    return [
+        FileProblemShape(index=index, kind=error.kind, message=str(error))
+        for index, error in failed.items()
+    ]
 
 
 async def move(conn: Connection, params: MoveParams) -> Nothing:
