@@ -12,8 +12,8 @@ from tests.keeper.peer import Peer, lodge, read_all, read_line
 from tests.support.eventually import eventually
 from tests.support.processes import descriptors, exists
 
-#: Two descriptors each, and the pidfd.
-MANY = spawn.MANY // 3 + 8
+#: Two descriptors each.
+MANY = spawn.MANY // 2 + 8
 
 
 def test_main_thread_has_orphans_and_no_children(server: Peer) -> None:
@@ -52,6 +52,38 @@ def test_one_of_many_children_is_like_one_of_few(server: Peer) -> None:
     os.close(passed)
     for child in others:
         assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
+    assert all(server.exit(child).status == signal.SIGKILL for child in others)
+
+
+def test_few_children_cost_the_keeper_their_streams_and_no_pidfd(server: Peer) -> None:
+    server.settle()
+    before = len(descriptors(server.keeper))
+    few = [server.spawn(["/bin/sleep", "600"]) for _ in range(20)]
+    server.settle()
+    assert len(descriptors(server.keeper)) == before + 2 * len(few)
+    for child in few:
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
+    assert all(server.exit(child).status == signal.SIGKILL for child in few)
+
+
+def test_exits_of_many_and_of_their_orphans_are_all_seen(server: Peer) -> None:
+    """Of those of the keeper's own thread, of the other one, and of what they leave behind.
+
+    Each exit comes alone, with nothing else that would have the keeper look.
+    """
+    first = server.sh("read x; exit 3", mode=messages.MODE_STDIN)
+    others = [server.spawn(["/bin/sleep", "600"]) for _ in range(MANY)]
+    leaves = "exec 3<&0; (read x <&3) >/dev/null 2>&1 & exit 4"
+    orphan = server.sh(leaves, mode=messages.MODE_STDIN)
+    assert os.waitstatus_to_exitcode(server.exit(orphan).status) == 4
+    assert server.orphans() == {orphan.name: 1}
+    os.write(orphan.inp, b"\n")
+    eventually(lambda: _of_main_thread(server.keeper) == [], "the orphan is reaped")
+    for child in (first, server.sh("read x; exit 3", mode=messages.MODE_STDIN)):
+        os.write(child.inp, b"\n")
+        assert os.waitstatus_to_exitcode(server.exit(child).status) == 3
+    for child in others[::-1]:
+        os.kill(child.pid, signal.SIGKILL)
     assert all(server.exit(child).status == signal.SIGKILL for child in others)
 
 

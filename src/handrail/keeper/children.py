@@ -40,6 +40,7 @@ _NOTHING: dict[bytes, int] = {}
 _LISTING, _NUMBER = 4096, 16
 #: For a look whether a child has ended.
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_OF_THIS_THREAD = 0x20000000  # __WNOTHREAD
 #: So many running children are looked at by the kernel in the time that one is asked for alone.
 _FEW = 16
 
@@ -54,22 +55,19 @@ class Children:
         self.entries: dict[bytes, Entry] = {}
         self.by_pid: dict[int, Entry] = {}  # of those that are our own and run
         self.by_mark: dict[int, Entry] = {}  # the same
-        self.by_pidfd: dict[int, Entry] = {}  # the same, but for those without one
+        self.by_pidfd: dict[int, Entry] = {}  # those of them that another thread has started
+        self.unseen: set[int] = set()  # the pids of such without a pidfd
         self.lone: dict[int, Entry] = {}  # by their descriptors, those of a keeper before us
         self.say = say
         self.lease = lease
         self.poll = poll
         self.limits = spawn.Limits()
         self.groups = cgroups.Cgroups()
-        self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.endings = Deadlines(self.signal_ending)
         self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
-        try:  # held open: it is read for every exit
-            self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # a kernel without it
-            self.listing = -1
+        self.listing = -1  # the list of orphans, once it is read for every exit
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     @property
@@ -91,7 +89,6 @@ class Children:
                 self.mark,
                 message.fds[0],
                 dict(zip(asked.passed, message.fds[1:], strict=True)),
-                self.home,
                 self.limits,
                 self.groups.prepare(self.mark, asked.limits),
             )
@@ -107,12 +104,14 @@ class Children:
         entry.line = started.line
         self.entries[child] = entry
         self.await_exit(entry)
+        if started.apart:
+            self.unseen.add(entry.pid)
         if asked.limits:
             self.watcher.add(child, self.groups.not_held(asked.limits))
         if asked.end_at is not None:
             self.end_by(entry, messages.Due(child, CAUSE_TIME, asked.end_at, asked.grace))
         try:
-            self.hand_over(fd, message.serial, entry, started.fds)
+            self.hand_over(fd, message.serial, entry, started)
         except OSError as error:
             # No server would ever know of it.
             self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
@@ -153,17 +152,11 @@ class Children:
         self.by_pid[entry.pid] = self.by_mark[entry.mark] = entry
 
     def watch(self, entry: Entry) -> None:
-        """See its exit by a pidfd; raises OSError when none is left for it.
-
-        A child without one is found by asking the kernel for any, which looks at all of them.
-        """
-        pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still this child's
-        if own_fds.only_reserve_left(pidfd):
-            os.close(pidfd)
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        """See its exit by a pidfd, as there are many; raises OSError when none is left for it."""
+        entry.pidfd = pidfd = _pidfd(entry)
         self.poll.register(pidfd, select.EPOLLIN)
-        entry.pidfd = pidfd
         self.by_pidfd[pidfd] = entry
+        self.unseen.discard(entry.pid)
 
     def unwatch(self, entry: Entry) -> None:
         """Close the pidfd of a child; the server may have a copy, so it is taken out first."""
@@ -172,10 +165,18 @@ class Children:
             os.close(entry.pidfd)
             entry.pidfd = -1
 
-    def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
-        self.watch(entry)
+    def hand_over(self, fd: int, serial: int, entry: Entry, started: spawn.Started) -> None:
+        """Give the server what it needs of a child: its descriptors, and a pidfd."""
         fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
-        self.say(fd, messages.SPAWNED, serial, fields, [*fds, entry.pidfd])
+        if started.apart:
+            self.watch(entry)
+            self.say(fd, messages.SPAWNED, serial, fields, [*started.fds, entry.pidfd])
+            return
+        pidfd = _pidfd(entry)
+        try:
+            self.say(fd, messages.SPAWNED, serial, fields, [*started.fds, pidfd])
+        finally:
+            os.close(pidfd)
 
     def keep(self, copy: messages.Copy, fds: list[int]) -> None:
         """Hold the last of these fds for a child, in place of an earlier one of that name."""
@@ -390,41 +391,50 @@ class Children:
     def reap(self, pidfds: Iterable[int] = ()) -> None:
         """Take the status of every child that has ended: leaders by these pidfds, and orphans.
 
-        Nothing here takes longer for each child that runs, as long as all have pidfds.
+        The kernel finds any of few children, and looks at all of them for that: 5 us for 500.
+        From then on they are started by another thread (``spawn_thread.py``) and have pidfds, the
+        kernel looks at this thread's, and orphans are listed: nothing here grows any more.
         """
-        if self.listing < 0 or len(self.by_pidfd) < len(self.by_pid):
-            self.reap_all()
-            return
-        listed = os.pread(self.listing, _LISTING, 0)
-        if listed:
-            orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
-            if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
-                self.reap_all()
-                return
-            for pid in orphans:
-                if os.waitid(os.P_PID, pid, _ENDED) is not None:
-                    self.reap_orphan(pid)
+        apart = bool(self.by_pidfd) and not self.unseen and self.reap_orphans()
+        self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
         # After the orphans that have ended with them, so that these are counted.
         for fd in pidfds:
             entry = self.by_pidfd.get(fd)
             if entry is None:
-                continue  # a request of the same turn has taken its status
+                continue  # its status was taken just now, or by a request of the same turn
             pid, status, used = os.wait4(entry.pid, os.WNOHANG)
             if pid == 0:
                 self.unwatch(entry)  # a debugger has to take its status first; then comes SIGCHLD
+                self.unseen.add(entry.pid)
                 continue
             del self.by_pid[pid]
             entry.ended = time.monotonic_ns() // 1_000_000
             entry.count(used)
             self.finish(entry, status)
 
-    def reap_all(self) -> None:
-        """Version of `reap` that asks the kernel for any child: it looks at all of them."""
+    def reap_orphans(self) -> bool:
+        """Take the status of orphans that have ended, by their list; False: ask the kernel."""
+        if self.listing < 0:
+            try:
+                self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # a kernel without it, or no descriptor free
+                return False
+        listed = os.pread(self.listing, _LISTING, 0)
+        orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
+        if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
+            return False
+        for pid in orphans:
+            if os.waitid(os.P_PID, pid, _ENDED) is not None:
+                self.reap_orphan(pid)
+        return True
+
+    def reap_any(self, options: int = _ENDED) -> None:
+        """Take the status of every child that the kernel finds."""
         ended: list[tuple[Entry, int]] = []
         while True:
             try:
                 # Not taken yet: the mark of an orphan is gone with its status.
-                found = os.waitid(os.P_ALL, 0, _ENDED)
+                found = os.waitid(os.P_ALL, 0, options)
             except ChildProcessError:
                 break
             if found is None:
@@ -464,9 +474,19 @@ class Children:
             else:
                 tree.kill(None, entry.mark, self.by_pid, entry.count)
         del self.by_mark[entry.mark]
+        self.unseen.discard(entry.pid)
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:
             user, system, rss = entry.usage
             exited = messages.Exited(entry.child, entry.status, user or 0, system or 0, rss or 0)
             self.say(self.lease.holder, messages.EXITED, 0, exited.pack())
         self.unwatch(entry)  # after the news, which a client is waiting for
+
+
+def _pidfd(entry: Entry) -> int:
+    """A pidfd of a child that is not reaped, so that its number is still its own."""
+    pidfd = os.pidfd_open(entry.pid)
+    if own_fds.only_reserve_left(pidfd):
+        os.close(pidfd)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return pidfd

@@ -1,10 +1,10 @@
 """The keeper's loop: spawn, hold, reap, kill, hand over.
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
-that ask for it, the listening socket in the state directory, the pidfds of the children, and a pipe
-that the kernel's SIGCHLD writes to.  ``children.py`` is the table of what we hold,
-``servers/links.py`` the servers.  The main thread waits for that one: it gets the orphans of the
-children, and has them in a list of its own (``proc_children.own_orphans``).
+that ask for it, the listening socket in the state directory, a pipe that the kernel's SIGCHLD
+writes to, and the pidfds of children that were started when there were many.  ``children.py`` is
+the table of what we hold, ``servers/links.py`` the servers.  The main thread waits for that one: it
+gets the orphans of the children, and has them in a list of its own (``proc_children.own_orphans``).
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
@@ -188,7 +188,7 @@ class Keeper:
         # What is left below us belongs to families that were forgotten meanwhile.
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
-            self.children.reap_all()
+            self.children.reap_any()
             left = children_of(os.getpid())
             if not left:
                 break
@@ -242,7 +242,7 @@ class Keeper:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.children.limits.set_own(self.children.mark)
         hardening.become_private()
-        self.children.reap_all()
+        self.children.reap_any()
         due = self.next_due()
         while self.running:
             ended: list[int] = []

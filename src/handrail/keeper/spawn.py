@@ -37,8 +37,9 @@ LISTENER_NAME = b"listener"
 _ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 #: Descriptors that are opened on the way beside those the child gets.
 _SPARE = 8
-#: From this number of a descriptor on there are many (``spawn_thread.py``).
-MANY = 512
+#: From this number of a descriptor on there are many (``spawn_thread.py``): 512 children have two
+#: each, and there are some others.
+MANY = 1088
 _TIOCGPTN = 0x80045430
 _TIOCSPTLCK = 0x40045431
 
@@ -46,7 +47,7 @@ _TIOCSPTLCK = 0x40045431
 class Started:
     """A running child: its pid and the keeper's descriptors of it, by name."""
 
-    __slots__ = ("fds", "line", "names", "pid")
+    __slots__ = ("apart", "fds", "line", "names", "pid")
 
     def __init__(
         self,
@@ -54,7 +55,10 @@ class Started:
         names: tuple[bytes, ...],
         fds: list[int],
         line: socket.socket | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
+        self.apart = apart  # it may be the child of another thread
         self.pid = pid
         self.names = names
         self.fds = fds
@@ -107,11 +111,10 @@ def start(
     mark: int,
     cwd: int,
     passed: dict[int, int],
-    home: int,
     limits: Limits,
     doors: list[str],
 ) -> Started:
-    """Start one child in directory ``cwd``; ``home`` is the directory of the keeper itself.
+    """Start one child in directory ``cwd``; that of the keeper itself is the root.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
     the program by which its calls are announced (``seccomp/spawn.py``).
@@ -180,10 +183,10 @@ def start(
         before = fork.Before(doors, limits.of_child(mark) | own_limits, code)
         # posix_spawn takes no descriptor beyond the limit that the child is to have.
         highest = max([*ours, *theirs])
-        thread = _thread() if highest >= MANY else None
-        beyond = thread is None and 0 <= limits.files[0] <= highest + _SPARE
+        beyond = 0 <= limits.files[0] <= highest + _SPARE
+        thread = _thread() if beyond or highest >= MANY else None
         try:
-            if doors or own_limits or beyond:
+            if doors or own_limits or (beyond and thread is None):
                 pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
             else:
                 pid, listener = _spawn(program, argv, env, actions, before, thread)
@@ -192,7 +195,7 @@ def start(
                 ours.append(listener)
         finally:
             limits.for_us()
-            os.fchdir(home)
+            os.chdir("/")
     except BaseException:
         for fd in ours:
             os.close(fd)
@@ -202,7 +205,7 @@ def start(
     finally:
         for fd in theirs:
             os.close(fd)
-    return Started(pid, names, ours, line)
+    return Started(pid, names, ours, line, apart=thread is not None)
 
 
 def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:

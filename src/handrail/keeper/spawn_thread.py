@@ -15,6 +15,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import signal
 import socket
 import threading
 
@@ -79,7 +80,12 @@ class SpawnThread:
 
     def begin(self) -> bool:
         """Start it; False where a thread may not have a table of its own."""
-        threading.Thread(target=self._run, daemon=True).start()
+        # It gets no signal: the pipe that tells the keeper of one is not in its table.
+        before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            threading.Thread(target=self._run, daemon=True).start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         able = self._ours.recv(1) == b"1"
         self._theirs.close()  # in this table
         if not able:

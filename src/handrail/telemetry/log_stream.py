@@ -31,6 +31,7 @@ class LogStream:
         self._socket: socket.socket | None = None
         self._polls = False
         self._fd = self._open(fd)
+        self._own = self._fd != fd
 
     def _open(self, fd: int) -> int:
         try:
@@ -45,7 +46,7 @@ class LogStream:
                 return os.open(f"/proc/self/fd/{fd}", flags)
             except OSError:
                 self._polls = True
-        return os.dup(fd)
+        return fd
 
     def write(self, line: str) -> None:
         """Write one line, or drop and count it."""
@@ -89,7 +90,7 @@ class LogStream:
     def close(self) -> None:
         """Close what was opened here; the given fd stays open."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd >= 0 and self._own:
             os.close(fd)
         if self._socket is not None:
             self._socket.close()
