@@ -29,6 +29,7 @@ from handrail.keeper.proc_children import orphans_path
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, Outgoing
+from handrail.keeper.spawn import Started
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
 _STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging", spawn.LISTENER_NAME}
@@ -165,7 +166,7 @@ class Children:
             os.close(entry.pidfd)
             entry.pidfd = -1
 
-    def hand_over(self, fd: int, serial: int, entry: Entry, started: spawn.Started) -> None:
+    def hand_over(self, fd: int, serial: int, entry: Entry, started: Started) -> None:
         """Give the server what it needs of a child: its descriptors, and a pidfd."""
         fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
         if started.apart:
