@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handrail.process.env_policy import CORE, EnvPolicy, Inherit, bad_name, build
+from handrail.process.env_policy import (
+    CORE,
+    BuiltEnvironments,
+    EnvPolicy,
+    Inherit,
+    NulInValue,
+    bad_name,
+    build,
+)
 
 OWN = {
     "PATH": "/bin",
@@ -177,3 +185,45 @@ def test_what_opens_our_servers_reaches_no_child() -> None:
     everything = EnvPolicy(Inherit.ALL, True, (), {}, ())
     assert build(everything, {}, own) == {"A": "b"}
     assert build(None, own, {}) == {"A": "b"}
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(Inherit),
+            st.booleans(),
+            st.lists(letters, max_size=2).map(tuple),
+            st.just({}) | environments,
+            st.lists(letters, max_size=2).map(tuple),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    environments.map(lambda env: {name: value.replace("\0", "") for name, value in env.items()}),
+    environments.map(lambda env: {name: value.replace("\0", "") for name, value in env.items()}),
+)
+def test_remembered_policies_give_the_same_environment(
+    steps: list[tuple[Inherit, bool, tuple[str, ...], dict[str, str], tuple[str, ...]]],
+    overlay: dict[str, str],
+    own: dict[str, str],
+) -> None:
+    built = BuiltEnvironments(own)
+    for inherit, ignore, exclude, given_set, include in [*steps, *steps]:
+        one = EnvPolicy(inherit, ignore, exclude, given_set, include)
+        if any("\0" in value for value in given_set.values()):
+            continue
+        wanted = build(one, overlay, own)
+        assert built.build(one, overlay) == {
+            name.encode(): value.encode() for name, value in wanted.items()
+        }
+
+
+def test_a_value_with_nul_is_refused_and_what_a_client_sets_is_not_remembered() -> None:
+    built = BuiltEnvironments({"A": "a"})
+    with pytest.raises(NulInValue):
+        built.build(policy(set={"B": "\0"}), {})
+    with pytest.raises(NulInValue):
+        built.build(policy(), {"B": "\0"})
+    assert built.build(policy(set={"B": "b"}), {}) == {b"A": b"a", b"B": b"b"}
+    assert built.build(policy(), {}) == {b"A": b"a"}

@@ -36,6 +36,12 @@ _NEVER_FOLDED = frozenset(
 #: How many names are remembered for each set of patterns, and the longest.
 _MOST_NAMES = 256
 _LONGEST_NAME = 100
+#: For how many policies the inherited part is remembered.
+_MOST_POLICIES = 16
+
+
+class NulInValue(ValueError):
+    """No environment can hold such a value."""
 
 
 class Inherit(Enum):
@@ -91,6 +97,38 @@ def build(
     env.update(overlay)
     kept = {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
     return without(kept)
+
+
+class BuiltEnvironments:
+    """Environments of the children of one program; what they inherit is built once a policy."""
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        """``own``: what they inherit from, which does not change."""
+        self._own = own
+        self._inherited: dict[tuple[object, ...], dict[bytes, bytes]] = {}
+
+    def build(self, policy: EnvPolicy | None, overlay: Mapping[str, str]) -> dict[bytes, bytes]:
+        """``build``, as bytes; raises NulInValue."""
+        if policy is None or policy.set:  # what a client sets may be secret, and is not kept
+            return _encoded(build(policy, overlay, self._own))
+        key = (
+            policy.inherit, policy.ignore_default_excludes, policy.exclude, policy.include_only
+        )  # fmt: skip
+        inherited = self._inherited.get(key)
+        if inherited is None:
+            if len(self._inherited) >= _MOST_POLICIES:
+                self._inherited.clear()
+            inherited = self._inherited[key] = _encoded(build(policy, {}, self._own))
+        return inherited | _encoded(build(None, overlay, {}))
+
+
+def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    if any("\0" in value for value in env.values()):
+        raise NulInValue("the value of a variable holds a NUL character")
+    return {
+        name.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
+        for name, value in env.items()
+    }
 
 
 def bad_name(names: Iterable[str]) -> str | None:

@@ -344,7 +344,9 @@ class ProcessTable:
         if self._kept is None:
             return
         count, size = self._kept
-        held = sum(child.output.log.retained for child in self._closed)
+        held = self.retained  # with that of running ones: mostly that is little enough
+        if held > size:
+            held = sum(child.output.log.retained for child in self._closed)
         over = []
         for child in list(self._closed)[:-1]:
             if len(self._closed) <= count and held <= size:

@@ -19,6 +19,7 @@ _ORDINARY = re.compile(r"file://((?:/[A-Za-z0-9._~\-]+)+)", re.ASCII)
 _DOTS = re.compile(r"/\.\.?(?:/|$)")
 _SAFE = "/!$&'()*+,-.:;=@_~[]|^"
 _PLAIN = re.compile(rb"[A-Za-z0-9._~-]+")
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9._~/-]*")
 _DOT = {".", "%2e"}
 _DOT_DOT = {"..", ".%2e", "%2e.", "%2e%2e"}
 
@@ -74,6 +75,8 @@ def to_path(uri: str) -> bytes:
 
 def to_uri(path: bytes) -> str:
     """The URI of an absolute native path."""
+    if _PLAIN_PATH.fullmatch(path):
+        return f"file://{path.decode('ascii')}"
     uri = quote_from_bytes(path, safe=_SAFE)
     # A directory of the root may look like a drive; encoded, its colon is not taken for one.
     return "file://" + (uri.replace(":", "%3A", 1) if _DRIVE.match(uri) else uri)

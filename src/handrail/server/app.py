@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.errors import HandrailError, KeeperLost, RpcError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
+from handrail.process.env_policy import BuiltEnvironments
 from handrail.process.keeper_client import silent_keeper
 from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
@@ -84,6 +85,7 @@ class Server:
         self.started_at = time.time()
         #: Without the variable that only configures our keepers.
         self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
+        self.environments = BuiltEnvironments(self.own_environment)
         #: The workspaces that it holds for a fleet.
         self.workspaces: Workspaces | None = None
         self.pool = FilePool()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork
@@ -19,6 +22,18 @@ from tests.support.eventually import eventually_so
 def _record(directories: Directories, key: str, **members: object) -> Record:
     made = {"owner": "o", "tenant": "t", "lease": 1.0, "since": 0.0, "name": directories.make()}
     return Record(id=key, **{**made, **members})  # type: ignore[arg-type]
+
+
+def test_the_file_system_is_told_to_spread_workspaces(tmp_path: Path) -> None:
+    shown = subprocess.run(["lsattr", "-d", tmp_path], capture_output=True, text=True, check=False)
+    if shown.returncode or "e" not in shown.stdout.split()[0]:
+        pytest.skip("the temporary directory is on no ext4, or there is no lsattr")
+    for _ in range(2):  # the next server finds it set
+        directories = Directories(str(tmp_path / "d"))
+        directories.close()
+        words = ["lsattr", "-d", tmp_path / "d" / "w"]
+        shown = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert "T" in shown.stdout.split()[0]
 
 
 def test_records_are_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:

@@ -348,14 +348,16 @@ def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
         )
         _check_names("envPolicy.set", given.set)
     _check_names("env", params.env)
-    own, overlay = conn.server.own_environment, params.env
+    environments, overlay = conn.server.environments, params.env
     workspaces, session = conn.server.workspaces, conn.session
     if workspaces is not None and session is not None and workspaces.has(session):
-        own, given_there = workspaces.own_environment, workspaces.variables(session)
+        environments, given_there = workspaces.environments, workspaces.variables(session)
         named = {} if policy is None else policy.set
         overlay = {**{k: v for k, v in given_there.items() if k not in named}, **params.env}
-    env = env_policy.build(policy, overlay, own)
-    return {_native("env", k): _native("env", v) for k, v in env.items()}
+    try:
+        return environments.build(policy, overlay)
+    except env_policy.NulInValue:
+        raise RpcError(INVALID_PARAMS, "`env` holds a NUL character") from None
 
 
 def _check_names(field: str, names: dict[str, str]) -> None:

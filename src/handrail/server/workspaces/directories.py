@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from array import array
 from collections.abc import Callable
 
 from handrail import private_files, private_places
@@ -31,6 +32,8 @@ from handrail.sandbox import temp_dirs
 _FOLDERS = ("w", "ready", "pools", "templates", "trash")
 #: How long the next server waits for the previous one to let go.
 _LOCK_SECONDS = 10.0
+#: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h, where a long has 64 bits.
+_GET_FLAGS, _SET_FLAGS, _TOP_OF_HIERARCHIES = 0x80086601, 0x40086602, 0x20000
 
 
 class Directories:
@@ -45,6 +48,7 @@ class Directories:
         private_places.open_workspaces(os.path.join(self.path, "w"))
         for name in _FOLDERS:
             os.close(private_files.open_directory(self.of(name)))
+        _spread(self.of("w"))
 
     def close(self) -> None:
         """Let the next server have it."""
@@ -53,13 +57,13 @@ class Directories:
             self._lock = -1
 
     def of(self, *names: str) -> str:
-        return os.path.join(self.path, *names)
+        return "/".join((self.path, *names))
 
     def root(self, name: str) -> str:
-        return self.of("w", name, "root")
+        return f"{self.path}/w/{name}/root"
 
     def temporary(self, name: str) -> str:
-        return self.of("w", name, "tmp")
+        return f"{self.path}/w/{name}/tmp"  # noqa: S108 (below our own)
 
     def free(self) -> int:
         """Bytes that are free on its disk."""
@@ -79,8 +83,8 @@ class Directories:
         else:
             os.rename(shell, self.of("w", name))
         try:
-            for path in (self.root(name), self.temporary(name)):
-                os.mkdir(path, 0o700)
+            os.mkdir(self.root(name), 0o700)
+            os.mkdir(self.temporary(name), 0o700)
             if fill is not None:
                 fill(self.root(name))
         except BaseException:
@@ -163,6 +167,28 @@ class Directories:
             else:
                 found.append(name)
         return found
+
+
+def _spread(path: str) -> None:
+    """Tell the file system that what is in a directory is not related (``chattr +T``).
+
+    ext4 puts a directory beside its parent.  Without a journal it also looks past every inode
+    there that was deleted within the last minutes, for each ``mkdir``: 130 µs after some thousand
+    workspaces, and 20 µs when these are spread over the disk.
+    """
+    import fcntl
+
+    directory = os.open(path, private_files.DIRECTORY)
+    flags = array("l", [0])
+    try:
+        fcntl.ioctl(directory, _GET_FLAGS, flags)
+        if not flags[0] & _TOP_OF_HIERARCHIES:
+            flags[0] |= _TOP_OF_HIERARCHIES
+            fcntl.ioctl(directory, _SET_FLAGS, flags)
+    except OSError:
+        pass  # a hint, which other file systems do not know
+    finally:
+        os.close(directory)
 
 
 def _locked(path: str) -> int:

@@ -7,11 +7,10 @@ machine, as a command of that workspace may; it has no network.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from handrail.errors import HandrailError, RpcError
-from handrail.process import env_policy
+from handrail.process.env_policy import BuiltEnvironments, Inherit, without_secrets
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -27,7 +26,7 @@ _LOOK_SECONDS = 60.0
 
 
 async def run(
-    server: Server, environ: Mapping[str, str], argv: list[str], root: str, temporary: str
+    server: Server, environments: BuiltEnvironments, argv: list[str], root: str, temporary: str
 ) -> None:
     """Run it to its end; raises RpcError unless it exits with 0."""
     from handrail.sandbox.profile import Access, Entry, Intent
@@ -38,7 +37,7 @@ async def run(
     spec = ProcessSpec(
         argv=tuple(word.encode("utf-8", "surrogateescape") for word in argv),
         cwd=home,
-        env=_environment(environ, temporary),
+        env=environments.build(without_secrets(Inherit.ALL), {"TMPDIR": temporary}),
         timeout=_SECONDS,
     )
     entries = (
@@ -66,12 +65,6 @@ async def run(
         raise RpcError(INVALID_PARAMS, text, {"what": "prepare"}) from None
     finally:
         await table.end_all()
-
-
-def _environment(own: Mapping[str, str], temporary: str) -> dict[bytes, bytes]:
-    policy = env_policy.without_secrets(env_policy.Inherit.ALL)
-    env = env_policy.build(policy, {"TMPDIR": temporary}, own)
-    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 async def _closed(child: Child) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from handrail.errors import RpcError
+from handrail.process.env_policy import BuiltEnvironments
 from handrail.protocol.envelope import INVALID_REQUEST
 from handrail.sandbox import temp_dirs
 from handrail.server import environment
@@ -60,8 +61,9 @@ class Workspaces:
         self._server = server
         self._settings = settings
         self.min_free = settings.min_free
-        #: What processes in workspaces inherit from.
-        self.own_environment = environment.of_fleet(server.own_environment)
+        own = environment.of_fleet(server.own_environment)
+        #: Those of processes in workspaces.
+        self.environments = BuiltEnvironments(own)
         self.directories = Directories(settings.directory)
         self.share = Share(Amounts(settings.cpu_millis, settings.memory_bytes, settings.workspaces))
         self._work = FileWork()
@@ -492,7 +494,7 @@ class Workspaces:
 
     async def _prepare(self, argv: list[str], name: str) -> None:
         root, temporary = self.directories.root(name), self.directories.temporary(name)
-        await prepare.run(self._server, self.own_environment, argv, root, temporary)
+        await prepare.run(self._server, self.environments, argv, root, temporary)
 
     def _spawn(self, work: Awaitable[Any]) -> None:
         task = self._server.loop.create_task(quietly(work))
