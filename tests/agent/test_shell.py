@@ -268,7 +268,7 @@ def test_a_late_denial_is_named_with_the_way_out(base: Path, work: Path) -> None
             answer = await shell.write_stdin(started.process_id, "\n", yield_time_ms=30_000)
             assert answer.exit_code == 1
             assert "require_escalated" in answer.notes[-1]
-            assert "\nNote: the sandbox" in answer.text
+            assert f"\nNote: probably refused by the sandbox: writing {base}/out" in answer.text
             assert scribe.questions == []
 
     played(main())

@@ -134,6 +134,18 @@ def test_ordinary_failure_gets_no_sentence(output: str) -> None:
     assert said(output) == ""
 
 
+def test_folder_of_a_workspace_below_tmp_is_not_its_own_tmp() -> None:
+    """The /tmp of a command is writable; the folders above a workspace there are read-only."""
+    work = b"/tmp/tests/work"
+    made = Rules.of(profile.workspace_write((work,)), work)
+    refused = explain(made, 1, "touch: cannot touch '../x': Read-only file system", ())
+    assert refused is not None
+    assert "writing /tmp/tests/x (it is outside of what may be written)" in refused
+    certain = Denial("file", "openat", "/tmp/tests/x", "notify", certain=True)
+    assert explain(made, 1, "", (certain,)) == refused.removeprefix("probably ")
+    assert explain(made, 1, "touch: cannot touch '../x': Permission denied", ()) is None
+
+
 def test_success_and_no_sandbox_get_none() -> None:
     output = "touch: cannot touch '/etc/x': Read-only file system"
     assert said(output, NET, code=0) == ""

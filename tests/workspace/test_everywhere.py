@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -133,5 +134,39 @@ def test_a_directory_where_a_file_is(everywhere: Everywhere, sandbox: Any) -> No
                     with pytest.raises(FilesError) as info:
                         await other.files.mkdir(path, parents=parents)
                     assert info.value.kind == kind
+
+    everywhere(main)
+
+
+def test_what_is_opened_is_closed_by_async_with(everywhere: Everywhere) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        async with ws.start("exec sleep 600") as process:
+            assert process.running
+        assert not process.running
+        async with ws.shell() as shell:
+            assert (await shell.run("echo one")).stdout == "one\n"
+        assert not shell.alive
+        if room.ours:
+            async with ws.files.watch() as changes:
+                await ws.files.write("new", "x")
+                change = await changes.next(timeout=30)
+                assert change is not None
+                assert change.path == "new"
+        first, second = await asyncio.gather(ws.start("exit 3"), asyncio.create_task(ws.shell()))
+        assert (await first.result()).exit_code == 3
+        await second.close()
+        with pytest.raises(UsageError, match="did you mean 'timeout'"):
+            await ws.start("true", timeuot=3)  # type: ignore[call-arg]
+
+    everywhere(main)
+
+
+def test_a_directory_that_is_read_is_the_error_of_python(everywhere: Everywhere) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        await ws.files.mkdir("folder")
+        with pytest.raises(IsADirectoryError, match="folder") as caught:
+            await ws.files.read("folder")
+        assert isinstance(caught.value, FilesError)
+        assert caught.value.kind == "is_a_directory"
 
     everywhere(main)

@@ -21,6 +21,7 @@ TWINS = [
     (handrail.FileWatch, handrail.AsyncFileWatch),
     (handrail.Shell, handrail.AsyncShell),
     (handrail.PythonSession, handrail.AsyncPythonSession),
+    (handrail.Exposure, handrail.AsyncExposure),
 ]
 #: The accessor of the twin.
 ACCESSORS = {"asynchronous"}
@@ -53,6 +54,14 @@ def test_an_unknown_attribute_is_explained(ws: Workspace) -> None:
     with pytest.raises(UsageError, match=r"there are .*result"):
         process.xyzzy  # noqa: B018
     assert copy.copy(process).id == process.id
+
+
+def test_kinds_are_texts_as_in_json() -> None:
+    """So that a program compares them with what the documentation and ``--json`` say."""
+    assert handrail.ExitKind.LIMIT_EXCEEDED == "limitExceeded"
+    assert handrail.WaitReason.DEADLINE == "deadline"
+    assert handrail.Choice.DENY == "denied"
+    assert f"{handrail.ExitKind.TIMED_OUT}" == "timedOut"
 
 
 def readable() -> list[type]:

@@ -25,6 +25,7 @@ from handrail import (
 from handrail.workspace.sessions import python as python_session
 from tests.executor.places import Room, run_in
 from tests.support.eventually import eventually_so
+from tests.support.servers import server_process
 
 pytest.importorskip("ipykernel")
 SHOW = """
@@ -306,3 +307,24 @@ async def test_a_process_that_does_not_answer_runs_on(
         ended = await process.wait()
         assert ended is not None
         assert ended.signal == "SIGUSR1"
+
+
+def test_far_away_an_interpreter_that_has_the_packages_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server runs from a virtual environment, and the first python3 of its PATH lacks them."""
+    (tmp_path / "bin").mkdir()
+    bare = tmp_path / "bin/python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
+    bare.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bare.parent}:{os.environ['PATH']}")
+    with (
+        server_process(tmp_path, listen=f"unix:{tmp_path}/s") as server,
+        Workspace(tmp_path, sandbox="off", at=server.url) as ws,
+    ):
+        with pytest.raises(UsageError, match="ipykernel"):
+            ws.python(python=bare)
+        with ws.python() as py:
+            assert py.run("6 * 7").text == "42"
+            py.restart()
+            assert py.run("6 * 7").text == "42"

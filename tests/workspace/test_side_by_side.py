@@ -156,12 +156,12 @@ def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, sandbox: str) -
 
     asyncio.run(left_at_once(0))
     gc.collect()  # what earlier tests have left to it
-    before = descriptors()
+    before = lasting()
     for count in TURNS:
         asyncio.run(left_at_once(count))
     asyncio.run(one_after_another())
     gc.collect()
-    assert sorted(descriptors().values()) == sorted(before.values())
+    assert sorted(lasting()) == sorted(before)
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)

@@ -114,7 +114,7 @@ class Denied:
     evidence: tuple[Mapping[str, object], ...] = ()
 
 
-class WaitReason(enum.Enum):
+class WaitReason(enum.StrEnum):
     """Why a wait is over."""
 
     PATTERN = "pattern"

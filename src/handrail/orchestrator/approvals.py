@@ -18,7 +18,7 @@ from handrail.orchestrator.settings import Grants
 from handrail.policy.rules import Argv
 
 
-class Kind(enum.Enum):
+class Kind(enum.StrEnum):
     """What a question is about."""
 
     COMMAND = "command"
@@ -27,7 +27,7 @@ class Kind(enum.Enum):
     NETWORK = "network"
 
 
-class Choice(enum.Enum):
+class Choice(enum.StrEnum):
     """What can be answered."""
 
     APPROVE = "approved"

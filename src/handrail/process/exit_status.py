@@ -16,7 +16,7 @@ from handrail.process.spec import NO_LIMITS, Limits
 _SIGNALS = frozenset(map(int, signal.valid_signals()))
 
 
-class ExitKind(enum.Enum):
+class ExitKind(enum.StrEnum):
     """How a process came to its end.  ``LOST`` is an answer; an invented 0 is not."""
 
     EXITED = "exited"

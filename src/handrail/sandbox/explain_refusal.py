@@ -303,8 +303,9 @@ class _Reader:
         if access is Access.WRITE and protected is None:
             return  # allowed: an ordinary failure
         in_tmp = rules.temporary and any(_within(full, place) for place in _TMP)
-        if in_tmp and protected is None and not _within(full, rules.cwd):
-            return  # a directory of its own, which it may write
+        own = in_tmp and protected is None and not _within(full, rules.cwd)
+        if own and phrase not in (None, _READ_ONLY):
+            return  # in a /tmp of its own; what is read-only there are the folders of a workspace
         if access is Access.DENY:
             what = f"reading {self._shown(full)}"
             rule = "the profile denies it" if self._denied(full) else "no rule names it"

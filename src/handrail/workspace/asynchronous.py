@@ -30,6 +30,7 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location, check_machine
+from handrail.workspace.opening import opens
 from handrail.workspace.output.collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
@@ -70,9 +71,8 @@ class AsyncWorkspace(NamesChecked):
 
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
     in seconds; ``detach_ttl`` how long it keeps processes when the connection is lost (None: its
-    choice); ``detach`` has a time of its own.
-    ``keep_output`` is how many bytes of a process's output are kept for its readers, here, beyond
-    2 MiB in a temporary file.
+    choice); ``detach`` has a time of its own.  ``keep_output`` is how many bytes of a process's
+    output are kept for its readers, here, beyond 2 MiB in a temporary file.
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for invalid arguments, FilesError when the root is missing,
@@ -127,8 +127,6 @@ class AsyncWorkspace(NamesChecked):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._location}>"
 
-    # --- life ----------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         if self._claim is None:  # else it was attached to, and its server may be gone
             await self.executor()
@@ -140,9 +138,9 @@ class AsyncWorkspace(NamesChecked):
     async def close(self) -> None:
         """End every process of this workspace, and release its machine.
 
-        Can be repeated; raises nothing but a cancellation, when all is done.  In another event
-        loop than the one it was used in it only stops being usable: its processes end with that
-        loop, or on another machine when the server's time to live is over.
+        Can be repeated; raises nothing but a cancellation, when all is done.  In another event loop
+        than its own it only stops being usable: its processes end with that loop, or on another
+        machine when the server's time to live is over.
         """
         if not self._location.closed:
             self._location.closed = True
@@ -172,7 +170,6 @@ class AsyncWorkspace(NamesChecked):
         Its processes go on until they end, or for ``keep`` seconds (or a text such as ``"2h"``).
         After ``attach`` the time it was left for before goes on, unless ``keep`` is given.  The
         server stores output and exits, for a week unless it was told otherwise (docs/detach.md).
-
         Raises UsageError for a workspace on this machine without a server, or with a server that we
         have started (``stdio:``), because its processes end with the program; and for a process
         with a ``timeout`` when the server would not keep it.
@@ -208,6 +205,7 @@ class AsyncWorkspace(NamesChecked):
         return self._tag
 
     @classmethod
+    @opens
     async def attach(
         cls,
         id: str,  # noqa: A002 (the name it has everywhere)
@@ -220,9 +218,9 @@ class AsyncWorkspace(NamesChecked):
         """Come back to a workspace that was detached from; its processes are ours again.
 
         ``secrets`` are to be given again: no record has them.  ``request_timeout`` is how many
-        seconds its server may take to answer.  Raises UsageError
-        when there is none of that id, WorkspaceBusy while another program is attached,
-        ExecutorTransportFailed when its server does not answer and no result is stored here.
+        seconds its server may take to answer.  Raises UsageError when there is none of that id,
+        WorkspaceBusy while another program is attached, ExecutorTransportFailed when its server
+        does not answer and no result is stored here.
         """
         claim = detached_store.claim(id)
         try:
@@ -277,15 +275,16 @@ class AsyncWorkspace(NamesChecked):
         """The running processes that were started here, as far as is known, oldest first.
 
         One that has exited is not among them, even if it has left descendants.  After ``attach``
-        everything that was left is, also what has ended since; ``exit`` tells.
+        everything that was left is; ``exit`` tells what has ended since.
         """
         return [process for follower, process in self._processes.items() if follower.shown]
 
+    @opens
     async def process(self, id: str) -> AsyncProcess:  # noqa: A002 (the name it has everywhere)
         """A process that an earlier workspace at the same server has started with ``detach``.
 
-        After its end its stored result is found as well.
-        It still outlives this workspace.  Raises ProcessUnknown.
+        After its end its stored result is found too; it outlives this workspace, as before.
+        Raises ProcessUnknown.
         """
         from handrail.workspace.detach import left_session
 
@@ -360,23 +359,21 @@ class AsyncWorkspace(NamesChecked):
         """The files of the workspace."""
         return AsyncFiles(self._location, self._profile, self._variables.secrets)
 
-    # --- commands ------------------------------------------------------------------------
-
+    @opens
     async def start(self, command: Command, **options: Unpack[StartOptions]) -> AsyncProcess:
         """Start a command and return while it runs.
 
         ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the root,
         ``env`` is laid over the workspace's, ``sandbox`` and ``network`` replace the workspace's,
         ``name`` is shown in listings, with ``labels`` and the workspace's.  ``timeout``: after so
-        many seconds it is ended with its descendants.
-        ``on_output`` is called with every ``Output``, and awaited if it is a coroutine function;
-        what it raises, ``result`` of the process raises.  ``stdin=False``: without a terminal its
-        input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
-        take (``Limits``).  ``watch_denials`` records for certain what the sandbox refuses; each
-        change to a file then takes tens of microseconds more.
-        ``keep_output`` replaces the workspace's.
-        ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
-        ``process`` of a later workspace there finds it by its id.
+        many seconds it is ended with its descendants.  ``on_output`` is called with every
+        ``Output``, and awaited if it is a coroutine function; what it raises, ``result`` of the
+        process raises.  ``stdin=False``: without a terminal its input is empty; ``input`` is its
+        whole stdin, as for ``run``.  ``limits`` bounds what it may take (``Limits``).
+        ``watch_denials`` records for certain what the sandbox refuses; each change to a file then
+        takes tens of microseconds more.  ``keep_output`` replaces the workspace's.  ``detach``: it
+        is not ended with the workspace, whose server keeps it until it exits; ``process`` of a
+        later workspace there finds it by its id.
 
         Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced
         on its machine, and UsageError, also for what its executor does not offer.
@@ -437,6 +434,7 @@ class AsyncWorkspace(NamesChecked):
                 self._processes.pop(follower, None)
         return result.check() if check else result
 
+    @opens
     async def expose(self, port: int, *, local_port: int | None = None) -> AsyncExposure:
         """Have a port of this machine's loopback lead to a port that commands here listen on.
 
@@ -446,6 +444,7 @@ class AsyncWorkspace(NamesChecked):
         """
         return await self._location.expose(self._profile, port, local_port)
 
+    @opens
     async def shell(self, program: str = "bash", **options: Unpack[SessionOptions]) -> AsyncShell:
         """Start a shell that keeps its state from one command to the next: ``bash`` or ``sh``.
 
@@ -456,6 +455,7 @@ class AsyncWorkspace(NamesChecked):
 
         return await AsyncShell(program, self.start, dict(options))._open()  # noqa: SLF001 (for its makers)
 
+    @opens
     async def python(
         self,
         *,
@@ -466,9 +466,9 @@ class AsyncWorkspace(NamesChecked):
         """Start a Python interpreter that keeps its state, with the results of a notebook.
 
         ``python`` is the interpreter, which needs the packages of the extra ``notebook``; without
-        it, the one of this program, and on another machine ``python3``.  ``process`` goes on with
-        the session of a process of this workspace, after ``attach``.  The other arguments are
-        those of ``start``.  Raises UsageError when the packages are missing, ExecutorSpawnFailed.
+        it, the one of this program; on another machine ``python3``, or else the same path there.
+        ``process`` goes on with the session of a process of this workspace, after ``attach``.  The
+        others are those of ``start``.  Raises UsageError without the packages, ExecutorSpawnFailed.
         """
         from handrail.workspace.sessions.open_python import open_python
 

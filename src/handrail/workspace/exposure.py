@@ -52,10 +52,8 @@ class AsyncExposure(NamesChecked):
         self._loopback = loopback
         self._listener = listener
         self._on_close = closed
-        #: The port that commands listen on.
-        self.inner_port = inner_port
-        #: The port of this machine.
-        self.port: int = listener.getsockname()[1]
+        self._inner_port = inner_port
+        self._port: int = listener.getsockname()[1]
         self._refusals = RefusalLog()
         self._users = LoopbackUsers(self._refused)
         self._room = asyncio.Semaphore(MOST)
@@ -66,6 +64,16 @@ class AsyncExposure(NamesChecked):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} leads to port {self.inner_port}>"
+
+    @property
+    def inner_port(self) -> int:
+        """The port that commands listen on."""
+        return self._inner_port
+
+    @property
+    def port(self) -> int:
+        """The port of this machine."""
+        return self._port
 
     @property
     def url(self) -> str:

@@ -20,6 +20,7 @@ from handrail.name_hints import NamesChecked
 from handrail.secret_masks import NO_SECRETS, Secrets
 from handrail.workspace.arguments import AnyPath, check_callable, to_bytes, to_path
 from handrail.workspace.location import Location
+from handrail.workspace.opening import opens
 from handrail.workspace.profile import Profile
 
 if TYPE_CHECKING:
@@ -82,7 +83,14 @@ class AsyncFiles(NamesChecked):
         """
         full = self._join(path)
         with self._refusals("read", full):
-            data = await (await self._files()).read(full, progress=progress)
+            files = await self._files()
+            try:
+                data = await files.read(full, progress=progress)
+            except FilesError as error:  # on the wire a directory is one of the invalid paths
+                if error.kind == "invalid_input" and (await files.metadata(full)).is_directory:
+                    why = "Is a directory (os error 21)"
+                    raise FilesError(why, kind="is_a_directory", path=full) from None
+                raise
         return data.decode("utf-8", "replace") if text else data
 
     async def write(
@@ -268,6 +276,7 @@ class AsyncFiles(NamesChecked):
                 progress=progress,
             )
 
+    @opens
     async def watch(self, path: AnyPath = ".", *, recursive: bool = True) -> AsyncFileWatch:
         """Watch a directory, by default with everything below it, or a file.
 
