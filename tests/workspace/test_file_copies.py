@@ -22,6 +22,7 @@ from handrail.executor.trees.base import Outcomes, Trees
 from handrail.executor.trees.copy_between_machines import Side
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry, joined
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.names_listing import Directory, NamesPage
 from handrail.workspace import file_transfer
 from tests.executor.chaos import Mood, chaos
 from tests.executor.places import KINDS, Room, run_in, serving
@@ -165,6 +166,36 @@ def test_excluded_names_are_left_out(ws: Workspace, tmp_path: Path) -> None:
         ws.files.upload(source, "there", exclude=[5])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_more_than_fits_into_one_answer(kind: str, tmp_path: Path) -> None:
+    """Sizes are not known before files are read; what does not fit is read another time."""
+    source = tmp_path / "source"
+    source.mkdir()
+    rng = random.Random(3)
+    for number in range(30):
+        (source / f"f{number}").write_bytes(rng.randbytes(rng.randrange(300_000)))
+    (source / "large").write_bytes(rng.randbytes(3_000_000))
+    (source / "empty").touch()
+
+    async def main(room: Room) -> None:
+        async with AsyncWorkspace(room.base, sandbox="off", executor=room.executor) as ws:
+            assert (await ws.files.upload(source, "there")).files == 32
+            assert (await ws.files.download("there", tmp_path / "back")).files == 32
+
+    run_in(kind, tmp_path, main)
+    unit = 1_000_000
+    assert described(tmp_path / "there", unit) == described(source, unit)
+    assert described(tmp_path / "back", unit) == described(source, unit)
+
+
+def test_a_tree_is_copied_into_itself(ws: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "tree/sub").mkdir(parents=True)
+    for name in ("a", "sub/b"):
+        (tmp_path / "tree" / name).write_text(name)
+    assert ws.files.upload(tmp_path / "tree", "tree/sub/copy").files == 2
+    assert sorted(described(tmp_path / "tree/sub/copy")) == ["a", "sub", "sub/b"]
+
+
 def test_one_file(ws: Workspace, tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text("x")
@@ -265,6 +296,20 @@ class HostileTrees(Trees):
         ]
         return Page(TreeEntry(b"", "directory", 0o755), entries, [], False)
 
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> NamesPage:
+        page = await self.list(root)
+        directories = [Directory(TreeEntry(b"", "directory"), [])]
+        for one in page.entries:
+            above, _, name = one.path.rpartition(b"/")
+            if one.kind == "file" and above:
+                directories.append(Directory(TreeEntry(above, "directory"), [name]))
+            elif one.kind == "file":
+                directories[0].names.append(one.path)
+        others = [one for one in page.entries if one.kind != "file"]
+        return NamesPage(page.root, directories, others, [], None)
+
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         found = [self.entries[joined(one, name)] for one, names in wanted for name in names]
         lengths = [len(one) for one in found]
@@ -305,7 +350,8 @@ async def test_files_are_read_while_others_are_written(monkeypatch: pytest.Monke
     assert (copied.files, problems) == (copying.BATCH_FILES + 1, [])
 
 
-def test_a_hostile_machine_writes_nowhere_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("progress", [None, lambda *now: None], ids=["names", "sizes"])
+def test_a_hostile_machine_writes_nowhere_else(progress: Any, tmp_path: Path) -> None:
     """Names and links that a server sends never lead out of the destination."""
     (tmp_path / "outside").mkdir()
     evil = Hostile(
@@ -322,8 +368,10 @@ def test_a_hostile_machine_writes_nowhere_else(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(NotCopied) as info:
-        run(file_transfer.transfer(str(tmp_path / "dst"), Side(evil, "/"), upload=False))
-    assert len(info.value.failures) == 7
+        side = Side(evil, "/")
+        run(file_transfer.transfer(str(tmp_path / "dst"), side, upload=False, progress=progress))
+    # By names ``through`` is said to be a directory and a link.
+    assert len(info.value.failures) == (7 if progress else 8)
     assert sorted(os.listdir(tmp_path / "dst")) == ["fine", "through"]
     assert (tmp_path / "dst/fine").stat().st_mode & 0o7777 == 0o755  # no set-id bits
     assert sorted(os.listdir(tmp_path)) == ["dst", "outside"]

@@ -47,6 +47,7 @@ _LASTING = (
     "fs/move",
     "fs/remove",
     "fs/listTree",
+    "fs/listNames",
     "fs/writeFiles",
     "fs/watch",
     "fs/watchRead",

@@ -215,7 +215,8 @@ class HostsEngine:
 
 async def _send(archive: Archive, files: Files, place: str, name: str) -> None:
     """Write an archive to a file there, some parts at a time; raises FilesError."""
-    from handrail.executor.trees.copy_between_machines import BATCH_BYTES, WINDOW, Side
+    from handrail.executor.trees.copy_between_machines import WINDOW, Side
+    from handrail.executor.trees.listed import BATCH_BYTES
     from handrail.filesystem.trees.entry import Change
 
     trees = Side(files, place).trees

@@ -66,6 +66,43 @@ class ListTreeResult(Wire):
     more: bool
 
 
+class NamePlace(Wire):
+    """A name in a directory below the root."""
+
+    directory: str
+    name: str
+
+
+class ListNamesParams(PathParams, kw_only=True):
+    """A page of the names below a directory, behind the place ``after``."""
+
+    after: NamePlace | None = None
+    #: Patterns of what is left out, with everything below.
+    exclude: list[str] = field(default_factory=list)
+
+
+class ListedDirectoryShape(Wire, omit_defaults=True):
+    """A directory with the names of its regular files, ``/`` between them."""
+
+    path: str
+    mode: int
+    modified_ns: int
+    names: str = ""
+
+
+class ListNamesResult(Wire):
+    """Sorted, depth first; ``others`` are links and what is neither file nor directory.
+
+    ``more``: ask again with it as ``after``.
+    """
+
+    root: TreeEntryShape
+    directories: list[ListedDirectoryShape]
+    others: list[TreeEntryShape]
+    problems: list[TreeProblemShape]
+    more: NamePlace | None = None
+
+
 class NamesShape(Wire, omit_defaults=True):
     """Files of one directory below the root: their names, with ``/`` between them."""
 

@@ -93,6 +93,7 @@ METHODS: dict[str, Method] = {
         # Trees and watches: ours.
         Method("fs/move", "filesystem", _T.MoveParams, _E.Nothing),
         Method("fs/listTree", "filesystem", _T.ListTreeParams, _T.ListTreeResult),
+        Method("fs/listNames", "filesystem", _T.ListNamesParams, _T.ListNamesResult),
         Method("fs/readFiles", "filesystem", _T.ReadFilesParams, _T.ReadFilesResult),
         Method("fs/writeFiles", "filesystem", _T.WriteFilesParams, _T.WriteFilesResult),
         Method("fs/watch", "filesystem", _T.WatchParams, _E.Nothing),

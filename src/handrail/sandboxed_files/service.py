@@ -111,6 +111,16 @@ class FileService:
         page = listing.list_tree(path_bytes(root), after=path_bytes(after), exclude=exclude)
         return tree_frames.page_head(page), b""
 
+    def _list_names(
+        self, _: bytes, root: str, after: list[str] | None, exclude: list[str]
+    ) -> Answer:
+        from handrail.filesystem.trees import names_listing
+        from handrail.sandboxed_files import tree_frames
+
+        place = None if after is None else (path_bytes(after[0]), path_bytes(after[1]))
+        page = names_listing.list_names(path_bytes(root), after=place, exclude=exclude)
+        return tree_frames.names_head(page), b""
+
     def _read_files(self, _: bytes, root: str, wanted: list[Any]) -> Answer:
         from handrail.filesystem.trees import reading
         from handrail.sandboxed_files import tree_frames
@@ -247,6 +257,7 @@ class FileService:
         "copy": _copy,
         "move": _move,
         "listTree": _list_tree,
+        "listNames": _list_names,
         "readFiles": _read_files,
         "readPart": _read_part,
         "writeFiles": _write_files,

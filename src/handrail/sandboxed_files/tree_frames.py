@@ -9,6 +9,7 @@ from handrail.errors import FilesError
 from handrail.filesystem.trees.changes import FileEvent, Happened
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.names_listing import Directory, NamesPage
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
 Problem = tuple[str, str, str]  # message, kind, path
@@ -43,6 +44,34 @@ def page_of(head: Sequence[Any]) -> Page:
     root, rows, problems, more = head
     return Page(
         _entry(root), [_entry(row) for row in rows], [_error(one) for one in problems], more
+    )
+
+
+def names_head(page: NamesPage) -> list[Any]:
+    """A page of names."""
+    directories = [
+        (_row(one.entry), path_text(b"/".join(one.names)) if one.names else None)
+        for one in page.directories
+    ]
+    others = [_row(entry) for entry in page.others]
+    problems = [_problem(error) for error in page.problems]
+    more = None if page.more is None else [path_text(one) for one in page.more]
+    return [_row(page.root), directories, others, problems, more]
+
+
+def names_of(head: Sequence[Any]) -> NamesPage:
+    """The page of names of a head."""
+    root, rows, others, problems, more = head
+    directories = [
+        Directory(_entry(row), [] if names is None else path_bytes(names).split(b"/"))
+        for row, names in rows
+    ]
+    return NamesPage(
+        _entry(root),
+        directories,
+        [_entry(row) for row in others],
+        [_error(one) for one in problems],
+        None if more is None else (path_bytes(more[0]), path_bytes(more[1])),
     )
 
 

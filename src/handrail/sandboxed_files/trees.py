@@ -9,6 +9,7 @@ from handrail.filesystem.trees.changes import Happened
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import LONGEST_WAIT, Watch
+from handrail.filesystem.trees.names_listing import NamesPage
 from handrail.sandboxed_files import tree_frames
 from handrail.sandboxed_files.frames import path_text
 from handrail.sandboxed_files.pool import FileHelper
@@ -20,6 +21,19 @@ async def list_tree(
     """A page of a tree; raises FilesError."""
     reply = await helper.call("listTree", root, path_text(after), list(exclude))
     return tree_frames.page_of(reply.result())
+
+
+async def list_names(
+    helper: FileHelper,
+    root: str,
+    *,
+    after: tuple[bytes, bytes] | None = None,
+    exclude: Sequence[str] = (),
+) -> NamesPage:
+    """A page of the names of a tree; raises FilesError."""
+    place = None if after is None else [path_text(one) for one in after]
+    reply = await helper.call("listNames", root, place, list(exclude))
+    return tree_frames.names_of(reply.result())
 
 
 async def read_files(helper: FileHelper, root: str, wanted: Sequence[Names]) -> Contents:

@@ -13,6 +13,7 @@ from typing import Protocol
 from handrail.errors import FilesError
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.names_listing import NamesPage
 
 #: What went wrong with each change; None: it was made.
 Outcomes = list[FilesError | None]
@@ -23,6 +24,11 @@ class Trees(Protocol):
 
     async def list(self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()) -> Page:
         """A page of what is below a directory; behind ``after``, without what is excluded."""
+
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> NamesPage:
+        """A page of the names below a directory; behind the directory and name ``after``."""
 
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         """Content of many files below a directory."""
@@ -46,3 +52,16 @@ async def pages(trees: Trees, root: str, exclude: Sequence[str] = ()) -> AsyncIt
         if not page.more or not page.entries:
             return
         after = page.entries[-1].path
+
+
+async def names_pages(
+    trees: Trees, root: str, exclude: Sequence[str] = ()
+) -> AsyncIterator[NamesPage]:
+    """All pages of the names below a directory, a call for each."""
+    after = None
+    while True:
+        page = await trees.names(root, after=after, exclude=exclude)
+        yield page
+        if page.more is None or page.more == after:
+            return
+        after = page.more

@@ -32,6 +32,7 @@ from handrail.filesystem.trees.entry import (
     joined,
 )
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.names_listing import Directory, NamesPage
 from handrail.filesystem.trees.reading import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class TreesByCalls(Trees):
         self._files = files
         self._command = command
         self._reading = asyncio.Lock()
-        #: Modes and times of the files that were listed, by root and path.
-        self._listed: dict[tuple[str, bytes], tuple[int, int]] = {}
+        #: The files that were listed, by root and path.
+        self._listed: dict[tuple[str, bytes], TreeEntry] = {}
         self._stages: dict[str, bytearray] = {}
         #: The large file that is being read in parts.
         self._open: tuple[str, bytes] | None = None
@@ -99,8 +100,25 @@ class TreesByCalls(Trees):
         page.entries.sort(key=lambda entry: entry.path.split(b"/"))
         for entry in page.entries:
             if entry.kind == FILE:
-                self._listed[root, entry.path] = entry.mode, entry.modified_ns
+                self._listed[root, entry.path] = entry
         return page
+
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> NamesPage:
+        """All names in one page."""
+        page = await self.list(root, exclude=exclude)
+        directories = {b"": Directory(page.root, [])} if page.root.kind == DIRECTORY else {}
+        others = []
+        for entry in page.entries:
+            above, _, name = entry.path.rpartition(b"/")
+            if entry.kind == DIRECTORY:
+                directories[entry.path] = Directory(entry, [])
+            elif entry.kind == FILE:
+                directories[above].names.append(name)
+            else:
+                others.append(entry)
+        return NamesPage(page.root, [*directories.values()], others, page.problems, None)
 
     async def _names(self, root: str, directory: bytes, page: Page) -> Sequence[bytes]:
         try:
@@ -133,21 +151,25 @@ class TreesByCalls(Trees):
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         found = Contents([], [], [], b"", {}, {})
         parts: list[bytes] = []
+        left = MOST_BYTES
         paths = [joined(directory, name) for directory, names in wanted for name in names]
         for index, path in enumerate(paths):
-            mode, modified = self._listed.get((root, path), (_MODES[FILE], 0))
-            length = -1
+            entry = self._listed.get((root, path)) or TreeEntry(path, FILE, _MODES[FILE])
+            size, length = entry.size, -1
             try:
-                data = await self._files.read(_whole(root, path))
-                if len(data) > MOST_BYTES:  # it has grown
-                    found.large[index] = len(data)
-                else:
+                if size <= left:
+                    data = await self._files.read(_whole(root, path))
+                    size = len(data)
+                if size <= left:
                     parts.append(data)
-                    length = len(data)
+                    length = size
+                    left -= size
+                else:
+                    found.large[index] = size
             except FilesError as error:
                 found.problems[index] = error
-            found.modes.append(mode)
-            found.times.append(modified)
+            found.modes.append(entry.mode)
+            found.times.append(entry.modified_ns)
             found.lengths.append(length)
         return found._replace(data=b"".join(parts))
 

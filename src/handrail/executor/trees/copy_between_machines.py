@@ -12,6 +12,7 @@ made again, so copying goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import posixpath
 import secrets
@@ -23,6 +24,15 @@ from handrail.errors import FilesError, HandrailError
 from handrail.executor.files import Files
 from handrail.executor.trees.base import Trees, pages
 from handrail.executor.trees.by_calls import Command, trees_of
+from handrail.executor.trees.listed import (
+    BATCH_BYTES,
+    BATCH_FILES,
+    Listed,
+    batches,
+    list_names,
+    list_sized,
+    sized_batches,
+)
 from handrail.filesystem.errors import named
 from handrail.filesystem.trees.entry import (
     DIRECTORY,
@@ -33,7 +43,6 @@ from handrail.filesystem.trees.entry import (
     Contents,
     Names,
     TreeEntry,
-    check_relative,
     joined,
 )
 from handrail.name_hints import AttributesChecked
@@ -41,9 +50,6 @@ from handrail.name_hints import AttributesChecked
 #: Called with the files done, the bytes done and the bytes in all.
 CopyProgress = Callable[[int, int, int], None]
 
-#: What one call carries.
-BATCH_BYTES = 1024 * 1024
-BATCH_FILES = 512
 #: Calls under way at a time: reading, travelling and writing overlap.
 WINDOW = 4
 
@@ -109,19 +115,19 @@ async def copy_tree(
     Returns what was copied and what could not be.  Raises FilesError when nothing can be, and
     ExecutorTransportFailed when a connection is lost for good.
     """
-    listed = [page async for page in pages(source.trees, source.path, exclude)]
-    entries = [entry for page in listed for entry in page.entries]
-    problems = [problem for page in listed for problem in page.problems]
-    top, root, single = listed[0].root, None, None
-    if top.kind == DIRECTORY:
+    sized = skip_unchanged or progress is not None
+    listed = await (list_sized if sized else list_names)(source.trees, source.path, exclude)
+    root = single = None
+    if listed.root.kind == DIRECTORY:
         if await _make_root(target):
-            root = top
-    elif top.kind == FILE:
-        entries = [single := await _single(source, target, top)]
+            root = listed.root
+    elif listed.root.kind == FILE:
+        single = await _single(source, target, listed.root)
+        listed.files = [single]
     else:
         text = "only files, directories and links are copied"
         raise FilesError(text, kind="invalid_input", path=source.path)
-    copying = _Copying(source, target, entries, problems, progress, single)
+    copying = _Copying(source, target, listed, progress, single)
     await copying.run(root, skip_unchanged=skip_unchanged)
     return copying.copied(), [named(error) for error in copying.failures]
 
@@ -176,21 +182,21 @@ class _Copying:
         self,
         source: Side,
         target: Side,
-        entries: list[TreeEntry],
-        problems: list[FilesError],
+        listed: Listed,
         progress: CopyProgress | None,
         single: TreeEntry | None,
     ) -> None:
         self._source = source
         self._target = target
-        self.failures = problems
+        self._listed = listed
         self._progress = progress
         #: What was named if it is one file, which may get another name.
         self._single = single
-        self._entries = [entry for entry in entries if self._is_sound(entry)]
-        self._total = sum(entry.size for entry in self._entries)
+        #: Files that did not fit into the answer that was to have them.
+        self._left: list[TreeEntry] = []
+        self.failures = listed.problems
+        self._total = sum(entry.size for entry in listed.files)
         self._files = self._bytes = self._links = self._directories = self._unchanged = 0
-        self._skipped: list[str] = []
 
     def copied(self) -> Copied:
         return Copied(
@@ -199,27 +205,35 @@ class _Copying:
             self._links,
             self._bytes,
             self._unchanged,
-            tuple(self._skipped),
+            tuple(self._source.whole(entry.path) for entry in self._listed.others),
         )
 
-    def _is_sound(self, entry: TreeEntry) -> bool:
-        try:
-            check_relative(entry.path)
-        except FilesError as error:
-            self.failures.append(error)
-            return False
-        return True
-
     async def run(self, root: TreeEntry | None, *, skip_unchanged: bool) -> None:
-        there = await self._there() if skip_unchanged else {}
-        jobs = self._jobs(there)
+        if skip_unchanged:
+            there = await self._there()
+            same = self._listed.without(lambda entry: _same(entry, there.get(_destination(entry))))
+            self._unchanged = same
+            self._total = sum(entry.size for entry in self._listed.files)
+        links = [_change(entry) for entry in self._listed.links]
+        await self._do(
+            itertools.chain(
+                batches(self._listed.groups),
+                _jobs(self._listed.files),
+                (_Links(links[at : at + BATCH_FILES]) for at in range(0, len(links), BATCH_FILES)),
+            )
+        )
+        while self._left:
+            left, self._left = self._left, []
+            await self._do(_jobs(left))
+        await self._finish_directories(root)
+
+    async def _do(self, jobs: Iterator[_Job]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(WINDOW):
                     group.create_task(self._work(jobs, group))
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
-        await self._finish_directories(root)
 
     async def _work(self, jobs: Iterator[_Job], group: asyncio.TaskGroup) -> None:
         """Do one job after the other; the next is read while one is written.
@@ -247,66 +261,34 @@ class _Copying:
             for entry in page.entries
         }
 
-    def _jobs(self, there: dict[bytes, TreeEntry]) -> Iterator[_Job]:
-        """Files of some directories, links, and large files alone.
-
-        A directory is in one job if it fits: a new one is cheaper to write as a whole.
-        """
-        directories: dict[bytes, list[TreeEntry]] = {}
-        links: list[Change] = []
-        large: list[TreeEntry] = []
-        for entry in self._entries:
-            if entry.kind == DIRECTORY:
-                continue
-            if entry.kind not in (FILE, LINK):
-                self._skipped.append(self._source.whole(entry.path))
-            elif there and _same(entry, there.get(_destination(entry))):
-                self._unchanged += 1
-                self._total -= entry.size
-            elif entry.kind == LINK:
-                links.append(_change(entry))
-            elif entry.size > BATCH_BYTES:
-                large.append(entry)
-            else:
-                directories.setdefault(entry.path.rpartition(b"/")[0], []).append(entry)
-        yield from _batches(directories)
-        for start in range(0, len(links), BATCH_FILES):
-            yield _Links(links[start : start + BATCH_FILES])
-        yield from large
-
     async def _read_batch(self, groups: list[Names]) -> Batch:
         found = await self._source.trees.read(self._source.path, groups)
         if found.problems or found.large:
-            groups, found = await self._without_missing(groups, found)
+            groups, found = self._without_missing(groups, found)
         modes, times = found.modes, found.times
         if self._single is not None and groups:
             groups = [Names(b"", [_destination(self._single)])]
             modes, times = [self._single.mode], [self._single.modified_ns]
         return Batch(groups, modes, times, found.lengths, found.data)
 
-    async def _without_missing(
+    def _without_missing(
         self, groups: list[Names], found: Contents
     ) -> tuple[list[Names], Contents]:
-        """Report what could not be read, and copy alone what has grown meanwhile."""
+        """Take out what could not be read, and what has to be read another time."""
         self.failures += found.problems.values()
-        kept = []
-        index = 0
-        for directory, names in groups:
-            there = []
-            for name in names:
-                if found.lengths[index] >= 0:
-                    there.append(name)
-                elif index in found.large:
-                    what = found.modes[index], found.times[index], found.large[index]
-                    await self._copy_large(TreeEntry(joined(directory, name), FILE, *what))
-                index += 1
-            kept.append(Names(directory, there))
         rows = zip(found.modes, found.times, found.lengths, strict=True)
-        read = [row for row in rows if row[2] >= 0]
+        read = []
+        kept: dict[bytes, Names] = {}
+        paths = ((directory, name) for directory, names in groups for name in names)
+        for index, ((directory, name), row) in enumerate(zip(paths, rows, strict=True)):
+            if row[2] >= 0:
+                read.append(row)
+                kept.setdefault(directory, Names(directory, [])).names.append(name)
+            elif index in found.large:
+                entry = self._single or TreeEntry(joined(directory, name), FILE, *row[:2])
+                self._left.append(entry._replace(size=found.large[index]))
         modes, times, lengths = ([row[column] for row in read] for column in range(3))
-        return [one for one in kept if one.names], Contents(
-            modes, times, lengths, found.data, {}, {}
-        )
+        return [*kept.values()], Contents(modes, times, lengths, found.data, {}, {})
 
     async def _write_batch(self, batch: Batch) -> None:
         if not batch.groups:
@@ -377,7 +359,7 @@ class _Copying:
 
     async def _finish_directories(self, root: TreeEntry | None) -> None:
         """Modes and times, the deepest first: a mode may lock out."""
-        found = [entry for entry in self._entries if entry.kind == DIRECTORY][::-1]
+        found = self._listed.directories[::-1]
         for start in range(0, len(found), BATCH_FILES):
             changes = [_change(entry) for entry in found[start : start + BATCH_FILES]]
             for problem in await self._change(changes):
@@ -418,26 +400,10 @@ def _change(entry: TreeEntry) -> Change:
     return Change(_destination(entry), entry.kind, entry.mode, entry.modified_ns, target=link)
 
 
-def _batches(directories: dict[bytes, list[TreeEntry]]) -> Iterator[list[Names]]:
-    """The files of directories, as many as one call carries."""
-    groups: list[Names] = []
-    count = size = 0
-    for directory, entries in directories.items():
-        total = sum(entry.size for entry in entries)
-        if groups and (count + len(entries) > BATCH_FILES or size + total > BATCH_BYTES):
-            yield groups
-            groups, count, size = [], 0, 0
-        names: list[bytes] = []
-        for entry in entries:
-            if count >= BATCH_FILES or (count and size + entry.size > BATCH_BYTES):
-                yield [*groups, Names(directory, names)] if names else groups
-                groups, names, count, size = [], [], 0, 0
-            names.append(entry.path[len(directory) + 1 :] if directory else entry.path)
-            count += 1
-            size += entry.size
-        groups.append(Names(directory, names))
-    if groups:
-        yield groups
+def _jobs(files: list[TreeEntry]) -> Iterator[_Job]:
+    """Small files of which the size is known by batches, and large ones alone."""
+    yield from sized_batches([entry for entry in files if entry.size <= BATCH_BYTES])
+    yield from (entry for entry in files if entry.size > BATCH_BYTES)
 
 
 def _same(entry: TreeEntry, other: TreeEntry | None) -> bool:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from handrail.errors import FilesError
 from handrail.executor.trees.base import Outcomes, Trees
-from handrail.filesystem.trees import file_batches, listing, reading, writing
+from handrail.filesystem.trees import (
+    file_batches,
+    listing,
+    names_listing,
+    reading,
+    writing,
+)
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 
 if TYPE_CHECKING:
@@ -24,6 +30,12 @@ class LocalTrees(Trees):
         self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()
     ) -> listing.Page:
         return await self._files.run(listing.list_tree, root, after=after, exclude=exclude)
+
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> names_listing.NamesPage:
+        work = names_listing.list_names
+        return await self._files.run(work, root, after=after, exclude=exclude)
 
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         return await self._files.run(reading.read_files, root, wanted)

@@ -13,9 +13,18 @@ from handrail.errors import FilesError, HandrailError, RemoteProtocolError
 from handrail.executor.remote_files import uri
 from handrail.executor.trees.base import Outcomes, Trees
 from handrail.filesystem.trees.changes import FileEvent, Happened
-from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry, joined
+from handrail.filesystem.trees.entry import (
+    DIRECTORY,
+    Batch,
+    Change,
+    Contents,
+    Names,
+    TreeEntry,
+    joined,
+)
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import Watch
+from handrail.filesystem.trees.names_listing import Directory, NamesPage
 from handrail.protocol import codec, file_trees, path_uri
 
 if TYPE_CHECKING:
@@ -41,6 +50,24 @@ class RemoteTrees(Trees):
             [_entry(one) for one in found.entries],
             [_problem(one) for one in found.problems],
             found.more,
+        )
+
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> NamesPage:
+        params: dict[str, Any] = {"path": uri(root), "exclude": list(exclude)}
+        if after is not None:
+            directory, name = (file_trees.relative_text(one) for one in after)
+            params["after"] = {"directory": directory, "name": name}
+        shape = file_trees.ListNamesResult
+        found = await self._files.call("fs/listNames", params, shape, root, repeat=True)
+        path, more = file_trees.relative_path, found.more
+        return NamesPage(
+            _entry(found.root),
+            [_directory(one) for one in found.directories],
+            [_entry(one) for one in found.others],
+            [_problem(one) for one in found.problems],
+            None if more is None else (path(more.directory), path(more.name)),
         )
 
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
@@ -128,6 +155,12 @@ def _entry(one: file_trees.TreeEntryShape) -> TreeEntry:
         one.size,
         file_trees.relative_path(one.target),
     )
+
+
+def _directory(one: file_trees.ListedDirectoryShape) -> Directory:
+    path = file_trees.relative_path
+    entry = TreeEntry(path(one.path), DIRECTORY, one.mode, one.modified_ns)
+    return Directory(entry, path(one.names).split(b"/") if one.names else [])
 
 
 def _groups(groups: Sequence[Names]) -> list[file_trees.NamesShape]:

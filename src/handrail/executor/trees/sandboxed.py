@@ -9,6 +9,7 @@ from handrail.errors import FilesError
 from handrail.executor.trees.base import Outcomes, Trees
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.names_listing import NamesPage
 from handrail.sandboxed_files import trees
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ class SandboxedTrees(Trees):
     async def list(self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()) -> Page:
         helper = await self._files.helper(root, writes=False)
         return await trees.list_tree(helper, root, after=after, exclude=exclude)
+
+    async def names(
+        self, root: str, *, after: tuple[bytes, bytes] | None = None, exclude: Sequence[str] = ()
+    ) -> NamesPage:
+        helper = await self._files.helper(root, writes=False)
+        return await trees.list_names(helper, root, after=after, exclude=exclude)
 
     async def read(self, root: str, wanted: Sequence[Names]) -> Contents:
         return await trees.read_files(await self._files.helper(root, writes=False), root, wanted)

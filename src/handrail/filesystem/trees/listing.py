@@ -48,11 +48,11 @@ def list_tree(
     What matches a pattern of ``exclude`` is left out, with everything below it.
     """
     raw = native(root)
-    patterns = _patterns(exclude, raw)
+    patterns = translated(exclude, raw)
     with os_errors(raw):
         fd = own_processes.open_path(raw, os.O_PATH | os.O_CLOEXEC)
         try:
-            found = _entry(b"", os.fstat(fd))
+            found = entry_of(b"", os.fstat(fd))
             page = Page(found, [], [], False)
             if found.kind != DIRECTORY:
                 return page
@@ -61,7 +61,8 @@ def list_tree(
             os.close(fd)
 
 
-def _patterns(exclude: Sequence[str], raw: bytes) -> list[re.Pattern[bytes]]:
+def translated(exclude: Sequence[str], raw: bytes) -> list[re.Pattern[bytes]]:
+    """The patterns of names to be left out; raises FilesError."""
     try:
         return [glob_pattern.translate(pattern.rstrip("/")) for pattern in exclude]
     except ValueError as error:
@@ -138,7 +139,7 @@ class _Walk:
                     continue
                 try:
                     status = name.stat(follow_symlinks=False)
-                    entry = _entry(path, status)
+                    entry = entry_of(path, status)
                     if entry.kind == LINK:
                         entry = entry._replace(
                             target=os.readlink(os.fsencode(name.name), dir_fd=fd)
@@ -150,7 +151,8 @@ class _Walk:
         return found
 
 
-def _entry(path: bytes, status: os.stat_result) -> TreeEntry:
+def entry_of(path: bytes, status: os.stat_result) -> TreeEntry:
+    """Describe a name by its status; without the target of a link."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), OTHER)
     size = status.st_size if kind == FILE else 0
     return TreeEntry(path, kind, status.st_mode & MODE_BITS, status.st_mtime_ns, size)

@@ -1,4 +1,4 @@
-"""``fs/listTree``, ``fs/readFiles``, ``fs/writeFiles`` and ``fs/move``, plain and sandboxed."""
+"""Calls about trees and ``fs/move``, plain and sandboxed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from handrail.errors import FilesError
-from handrail.filesystem.trees import file_batches, listing, moving, reading, writing
+from handrail.filesystem.trees import (
+    file_batches,
+    listing,
+    moving,
+    names_listing,
+    reading,
+    writing,
+)
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry
 from handrail.protocol import codec, path_uri
 from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.file_trees import (
     FileProblemShape,
     LargeFileShape,
+    ListedDirectoryShape,
+    ListNamesParams,
+    ListNamesResult,
     ListTreeParams,
     ListTreeResult,
     MoveParams,
+    NamePlace,
     NamesShape,
     ReadFilesParams,
     TreeEntryShape,
@@ -62,6 +73,47 @@ def _page(page: listing.Page) -> Parts:
         problems=[_problem(one) for one in page.problems],
         more=page.more,
     )
+    return Parts([codec.encode(result)])
+
+
+async def list_names(conn: Connection, params: ListNamesParams) -> Parts:
+    return await run(conn, _list_names, native_path(params.path), params)
+
+
+def _list_names(root: bytes, params: ListNamesParams) -> Parts:
+    after = _place(params.after)
+    return _names(names_listing.list_names(root, after=after, exclude=params.exclude))
+
+
+async def list_names_inside(conn: Connection, helper: FileHelper, params: ListNamesParams) -> Parts:
+    root, after = path_text(native_path(params.path)), _place(params.after)
+    page = await trees.list_names(helper, root, after=after, exclude=params.exclude)
+    return await run(conn, _names, page)
+
+
+def _place(after: NamePlace | None) -> tuple[bytes, bytes] | None:
+    return None if after is None else (relative_path(after.directory), relative_path(after.name))
+
+
+def _names(page: names_listing.NamesPage) -> Parts:
+    directories = [
+        ListedDirectoryShape(
+            path=relative_text(one.entry.path),
+            mode=one.entry.mode,
+            modified_ns=one.entry.modified_ns,
+            names=relative_text(b"/".join(one.names)),
+        )
+        for one in page.directories
+    ]
+    result = ListNamesResult(
+        root=_entry(page.root),
+        directories=directories,
+        others=[_entry(one) for one in page.others],
+        problems=[_problem(one) for one in page.problems],
+    )
+    if page.more is not None:
+        directory, name = (relative_text(one) for one in page.more)
+        result.more = NamePlace(directory=directory, name=name)
     return Parts([codec.encode(result)])
 
 

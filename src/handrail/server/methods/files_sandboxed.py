@@ -232,6 +232,7 @@ FILE_HANDLERS: dict[str, Plain] = {
     "fs/copy": _either(plain.copy, _copy, writes=True),
     "fs/move": _either(file_trees.move, file_trees.move_inside, writes=True),
     "fs/listTree": _either(file_trees.list_tree, file_trees.list_tree_inside),
+    "fs/listNames": _either(file_trees.list_names, file_trees.list_names_inside),
     "fs/readFiles": _either(file_trees.read_files, file_trees.read_files_inside),
     "fs/writeFiles": _either(file_trees.write_files, file_trees.write_files_inside, writes=True),
     "fs/watch": _either(file_watches.watch, file_watches.watch_inside),
