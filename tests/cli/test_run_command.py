@@ -339,3 +339,20 @@ async def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
         assert "--tty" in refused.stderr
         null = {"input": None, "stdin": subprocess.DEVNULL}
         assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0
+
+
+def test_no_command_runs_when_there_can_be_no_guard(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "def fork(): raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "os.fork = fork\n"
+        "from handrail.cli import run_fast\n"
+        "os._exit(run_fast.run(['--', 'touch', 'made']))\n"
+    )
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 125
+    assert "nothing was run" in done.stderr
+    assert list(tmp_path.iterdir()) == []

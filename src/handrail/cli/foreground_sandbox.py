@@ -80,16 +80,37 @@ def _start(
     except BaseException:
         made.abandon()
         raise
-    guard = _guard(foreground, made, own, copies)
+    if made.running is None:
+        guard = _guard(foreground, made, own, copies)
+        try:
+            _spawn(foreground, made, copies)
+        except BaseException:
+            guard.dismiss()
+            raise
+        guard.tell(foreground.pid)
+        return copies, guard
+    _spawn(foreground, made, copies)
+    try:
+        # Made while bubblewrap is at work, which waits for it before it starts the command.
+        guard = _guard(foreground, made, own, copies)
+    except BaseException:
+        foreground.kill()
+        raise
+    guard.tell(foreground.pid)
+    made.running.let_start()
+    # Wanted at once when the sandbox stands.
+    from handrail.sandbox.syscalls import lazy_supervisor  # noqa: F401
+
+    return copies, guard
+
+
+def _spawn(foreground: Foreground, made: SandboxedCommand, copies: StreamCopies | None) -> None:
     try:
         foreground.start_sandboxed(made, copies)
     except OSError as error:
-        guard.dismiss()
         raise SandboxUnavailable(
             f"{made.mechanism} does not start ({error.strerror}); run `handrail doctor`"
         ) from error
-    guard.tell(foreground.pid)
-    return copies, guard
 
 
 def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:

@@ -154,7 +154,8 @@ class Sandbox:
 
         Bubblewrap, or Landlock where bubblewrap cannot work and Landlock can enforce the profile.
         ``watch``: what it tries in vain is recorded.  ``lasting``: it outlives the program that
-        starts it.  ``guarded``: another process ends the whole tree if that program is killed.
+        starts it.  ``guarded``: another process ends the whole tree if that program is killed; in
+        bubblewrap the command does not start before ``RunningSandbox.let_start``.
         ``join`` says which network it shares, where bubblewrap works, instead of having its own.
         ``launcher``: starts it, from a sandbox that was made ahead if there is one.
         Raises BadIntent, SandboxUnavailable or Refused.  A profile that asks for nothing gives the
@@ -179,7 +180,7 @@ class Sandbox:
             return backend.wrap(command, profile, why, lasting=lasting or guarded)
         joining = None if join is None else join(profile)
         warm = None if launcher is None or watch else self._warm_by(launcher)
-        return self._wrapped(command, profile, watch, lasting, joining, Tries(), warm)
+        return self._wrapped(command, profile, watch, lasting, joining, Tries(), warm, guarded)
 
     def _wrapped(
         self,
@@ -190,6 +191,7 @@ class Sandbox:
         joining: Joining | None,
         tries: Tries,
         warm: WarmSandboxes | None = None,
+        guarded: bool = False,
     ) -> SandboxedCommand:
         planner = self._ready()
         while True:
@@ -210,6 +212,7 @@ class Sandbox:
                         watcher,
                         lasting=lasting,
                         joining=joining,
+                        guarded=guarded,
                     )
                 break
             except Stale:
@@ -219,7 +222,7 @@ class Sandbox:
 
         def again(problem: SandboxError) -> SandboxedCommand:
             tries.failed(problem)
-            return self._wrapped(command, profile, watch, lasting, joining, tries)
+            return self._wrapped(command, profile, watch, lasting, joining, tries, None, guarded)
 
         def may_write(path: bytes) -> bool:
             # A file of the host's /tmp is not the one that the command finds at that path.

@@ -14,11 +14,15 @@ else:
     import _signal  # the C part: ``signal`` itself would import enum
 
 
+#: A command that has ended until then is not to share its processors with ``first``.
+_LATER = 20
+
+
 class CrashGuard:
     """Calls ``clear_up`` when this process ends without having dismissed the guard.
 
     It is there before the command, and gives ``clear_up`` the pid that ``tell`` has sent, or 0.
-    ``first`` is called then, while there is nothing else to do, and may not come to its end.  A
+    ``first`` is called if the command takes a while, and may not come to its end.  A
     command's own ``terminal`` is not held by it, and the user's is given back; nor are descriptors
     that ``let_go`` closes, because the command or this process waits for their end.
     """
@@ -45,7 +49,7 @@ class CrashGuard:
                     let_go()
                 told = os.read(ours, 16)
                 if told:
-                    if first is not None:
+                    if first is not None and not _ends(ours, _LATER):
                         first()
                     os.read(ours, 1)  # until we end, and the line with us
                 if terminal is not None:
@@ -66,6 +70,15 @@ class CrashGuard:
         _signal.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
         os.close(self._pidfd)
         os.close(self._line)
+
+
+def _ends(line: int, milliseconds: int) -> bool:
+    """Whether the other end of a pipe is closed within that time."""
+    import select  # in the guard alone
+
+    looked = select.poll()
+    looked.register(line, 0)
+    return bool(looked.poll(milliseconds))
 
 
 def end_family(pid: int, tag: int) -> None:

@@ -173,6 +173,11 @@ class Foreground:
             return self.terminal.tail
         return b"" if self._copies is None else self._copies.tail
 
+    def kill(self) -> None:
+        """End a wrapper that has not started the command."""
+        os.kill(self._pid, _signal.SIGKILL)
+        self.give_up()
+
     def give_up(self) -> None:
         """Wait for the end of a wrapper that could not start the command."""
         self._wait(None)

@@ -65,10 +65,12 @@ def wrap(
     lasting: bool = False,
     joining: Joining | None = None,
     stub: int = -1,
+    guarded: bool = False,
 ) -> SandboxedCommand:
     """The bwrap command that runs a command under a plan.
 
-    ``lasting``: it outlives the program that starts it.  With a ``watcher`` everything it tries to
+    ``lasting``: it outlives the program that starts it.  ``guarded``: the command does not start
+    before ``RunningSandbox.let_start``.  With a ``watcher`` everything it tries to
     change is announced.  ``joining``: instead of a network of its own it has one that is there.
     ``stub``: the program that waits in it until it becomes a command; of ``command`` no more than
     ``tty`` counts then, and missing names are covered when it begins, unless that is done before
@@ -154,7 +156,7 @@ def wrap(
             apart = bwrap.apart and not plan.beforehand and spreads()
             program = (*_join(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
-            info, ready = _lines(closing, passed)
+            info, ready = _lines(closing, passed, held=guarded)
             line = _hold(closing, passed) if held else None
             if line is not None:
                 line, ready = (line[1], ready), line[0]
@@ -259,19 +261,30 @@ def _hold(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
     return _seen(TOLD_FD, closing, passed), ours.detach()
 
 
-def _seen(number: int, closing: list[int], passed: list[tuple[int, int]]) -> int:
-    """What is closed, or reset, when the other end is: after its byte was read, or before."""
+def _seen(
+    number: int, closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
+) -> int:
+    """What is closed, or reset, when the other end is: after its byte was read, or before.
+
+    ``held``: its reader waits for more, until it is let go (``RunningSandbox.let_start``); if this
+    program ends before, that is an error as in ``_hold``.
+    """
     ours, theirs = _socket.socketpair()
+    ours.send(b"\n")
+    if held:
+        theirs.send(b"\n")
+    else:
+        ours.shutdown(_socket.SHUT_WR)
     closing.append(theirs.detach())
     passed.append((number, closing[-1]))
-    ours.send(b"\n")
-    ours.shutdown(_socket.SHUT_WR)
     return ours.detach()
 
 
-def _lines(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
+def _lines(
+    closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
+) -> tuple[int, int]:
     """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
-    ready = _seen(READY_FD, closing, passed)
+    ready = _seen(READY_FD, closing, passed, held=held)
     info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     closing.append(said)
     passed.append((INFO_FD, said))
