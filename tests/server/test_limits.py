@@ -192,6 +192,18 @@ async def test_processes_of_the_whole_tree(tmp_path: Path) -> None:
         await client.until_exited("p")
 
 
+async def test_command_that_fails_for_its_limit_of_processes_says_so() -> None:
+    many = "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done"
+    async with serving() as served:
+        needs(served, "pids")
+        client = await client_of(served)
+        await client.shell("failed", many, limits={"pids": 4})
+        ended = await exit_of(client, "failed")
+        assert (ended["kind"], ended["limit"]) == ("evicted", "pids")
+        await client.shell("coped", f"({many}) 2>&- || exit 0", limits={"pids": 4})
+        assert (await exit_of(client, "coped"))["kind"] == "exited"
+
+
 async def test_what_cannot_be_enforced_is_refused() -> None:
     async with serving() as served:
         served.server.launcher.abilities = Abilities("walk", frozenset({"cpu", "files"}))

@@ -140,6 +140,31 @@ async def test_a_full_disk_is_announced_and_holds_up_nothing(
         assert "make room with `handrail prune`" in caplog.text
 
 
+async def test_a_result_that_is_fetched_while_its_exit_is_written_is_no_problem(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = store.ResultFile.write_about
+
+    def fetched(file: store.ResultFile, about: store.About, *, sync: bool = False) -> None:
+        if sync:
+            for one in store.every():
+                one.remove()
+        write(file, about, sync=sync)
+
+    monkeypatch.setattr(store.ResultFile, "write_about", fetched)
+    async with serving(results=ResultBounds(), detach_ttl=0.0) as served:
+        client = await served.client()
+        await client.start("p", "cat", pipeStdin=True)
+        await client.call("session/detach")
+        await eventually_so(lambda: list(store.every()))
+        with caplog.at_level(logging.ERROR):
+            await client.call("process/closeStdin", processId="p")
+            await eventually_so(lambda: not list(store.every()))
+            await client.call("session/close")
+        assert list(store.every()) == []  # nor does it come back
+    assert "cannot be stored" not in caplog.text
+
+
 async def test_single_bytes_take_no_more_disk_than_others() -> None:
     bounds = ResultBounds(each=4096)
     async with serving(results=bounds, detach_ttl=0.0) as served:

@@ -18,11 +18,12 @@ from handrail.filesystem.pool import FilePool
 from handrail.filesystem.trees import changes
 from handrail.filesystem.trees.loop_watch import LoopWatch
 from handrail.filesystem.trees.thread_watch import ThreadWatch
+from handrail.sandbox.profile import PROTECTED_NAMES
 from handrail.server.methods.file_watches import MOST_WATCHES
 from tests.executor.chaos import chaos
 from tests.executor.places import serving
 from tests.support.coroutines import run
-from tests.support.eventually import LIMIT
+from tests.support.eventually import LIMIT, eventually_so
 from tests.support.processes import descriptors
 from tests.support.servers import serving as serving_here
 
@@ -71,6 +72,37 @@ def test_changes_are_told(where: str, sandbox: str, tmp_path: Path) -> None:
             assert [change async for change in watch] == []
 
     run(main())
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_covers_of_a_sandbox_are_not_told(where: str, recursive: bool, tmp_path: Path) -> None:
+    """A missing .git has an empty directory in its place while a sandboxed command runs."""
+
+    async def main() -> None:
+        async with workspace(where, "workspace-write", tmp_path) as ws:
+            running = await ws.start("sleep 600")  # its covers are there from the beginning
+            async with ws.files.watch(recursive=recursive) as watch:
+                await running.terminate()
+                await ws.run("echo x > file")
+                assert await until(watch, "created", "file") == [("created", "file")]
+                repository = tmp_path / "ws/.git"
+                await eventually_so(lambda: not repository.exists())
+                repository.mkdir()
+                (repository / "config").touch()
+                told = await until(watch, "created", ".git")
+                assert {path for _, path in told} <= {"file", ".git"}
+                if recursive:
+                    await until(watch, "created", ".git/config")
+                (repository / "config").unlink()
+                repository.rmdir()
+                await until(watch, "removed", ".git")
+
+    run(main())
+
+
+def test_names_that_are_held_back_are_those_of_sandboxes() -> None:
+    assert set(PROTECTED_NAMES) == changes.COVERED
 
 
 def test_one_file_and_no_recursion(tmp_path: Path) -> None:
@@ -237,8 +269,9 @@ def test_watches_that_are_laid_at_once_are_not_more_than_one_may_have(tmp_path: 
             refused = [str(one) for one in answers if isinstance(one, Exception)]
             assert len(refused) == 20
             assert all("paths may be watched" in one for one in refused)
-            again = {"watch": "0", "path": tmp_path.as_uri(), "recursive": False}
-            await client.call("fs/unwatch", watch="1")
+            laid = [str(n) for n, one in enumerate(answers) if not isinstance(one, Exception)]
+            again = {"watch": laid[0], "path": tmp_path.as_uri(), "recursive": False}
+            await client.call("fs/unwatch", watch=laid[1])
             await client.call("fs/watch", again)  # of the same name: instead of that one
             assert len(served.connection(client).files.watches) == MOST_WATCHES - 1
 

@@ -463,9 +463,7 @@ class Children:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
-        if self.groups.ran_out(entry.mark):
-            entry.status |= cgroups.OUT_OF_MEMORY
-        entry.status |= entry.exceeded
+        entry.status |= self.groups.exceeded(entry.mark) | entry.exceeded
         if entry.killed or entry.sandboxed:
             self.groups.kill(entry.mark)
             if not self.near:

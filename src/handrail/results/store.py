@@ -9,6 +9,7 @@ on a boot.  Directories are for their owner alone (``private_places``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -192,9 +193,14 @@ class ResultFile:
         self.last = records[-1].last
 
     def write_about(self, about: About, *, sync: bool = False) -> None:
-        """Replace what is stored beside the output; with ``sync`` all of it outlives a reboot."""
+        """Replace what is stored beside the output; with ``sync`` all of it outlives a reboot.
+
+        Raises FileNotFoundError once the result was removed: it must not come back without output.
+        """
         if sync:
             os.fsync(self._file)
+        if os.fstat(self._file).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the result was removed", self.path)
         data = _encoder.encode(about)
         directory = private_files.open_directory(self.path)
         try:

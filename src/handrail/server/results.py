@@ -314,7 +314,8 @@ class _Storing:
                 self._last = last
         output.acknowledge(1, output.log.next_seq - 1)
         about = self._ended()
-        await self._results.in_thread(lambda: file.write_about(about, sync=True))
+        with contextlib.suppress(FileNotFoundError):  # it was fetched and removed meanwhile
+            await self._results.in_thread(lambda: file.write_about(about, sync=True))
 
     def _ended(self) -> About:
         from msgspec import structs

@@ -148,7 +148,8 @@ def seconds(value: float | None, name: str) -> float | None:
     """The value of the argument ``name``; raises UsageError unless it is a number from 0 on."""
     if value is None:
         return None
-    if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value < float("inf"):
         raise UsageError(f"{name} must be seconds from 0 on, not {value!r}; None is no limit")
     return value
 

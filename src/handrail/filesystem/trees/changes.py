@@ -5,6 +5,9 @@ by then is told as well.  Links are not followed.  The names that are there are 
 file which another is renamed over is told as changed, and what is written by way of a stage looks
 like one write.  Where the kernel drops events, the watch is laid anew and a gap is told.
 
+A sandbox covers a missing ``.git``, ``.agents`` or ``.codex`` by an empty directory of that name,
+which comes and goes with each command.  So such a directory is told when something is in it.
+
 For a file its directory is watched, since editors replace files.
 """
 
@@ -32,6 +35,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _EVENTS_AT_ONCE = 256 * 1024
 #: Events of one answer; more of them stay in the kernel's queue.
 MOST_EVENTS = 4096
+#: The names that sandboxes cover (``handrail.sandbox.profile.PROTECTED_NAMES``).
+COVERED = frozenset((b".git", b".agents", b".codex"))
 _STAGE = re.compile(rb"\.handrail-[0-9a-f]{8}(?:[0-9a-f]{8})?")
 
 
@@ -128,9 +133,16 @@ class TreeWatch:
     def _named(self, place: bytes, name: bytes, mask: int) -> None:
         if _STAGE.fullmatch(name) or (self._only is not None and name != self._only):
             return
+        if place in self._empty and not self._filled(place):
+            return
         path = place + b"/" + name if place else name
         known = self._known.setdefault(place, set())
-        if mask & _CREATES:
+        if mask & _CREATES and mask & syscalls.IN_ISDIR and self._is_cover(path, name):
+            return
+        if mask & _REMOVES and path in self._empty:
+            self._empty.discard(path)
+            self._leave(path)
+        elif mask & _CREATES:
             self._tell(CHANGED if name in known else CREATED, path)
             known.add(name)
             if mask & syscalls.IN_ISDIR and self._recursive and self._only is None:
@@ -142,6 +154,31 @@ class TreeWatch:
                 self._leave(path)
         elif name in known:  # others are files without a name, which the kernel shows as #INODE
             self._tell(CHANGED, path)
+
+    def _is_cover(self, path: bytes, name: bytes) -> bool:
+        """Whether a directory may be a sandbox's: then it is watched until something is in it."""
+        if name not in COVERED or self._only is not None:
+            return False
+        try:
+            self._watch(path, tell=False)
+        except FileNotFoundError:
+            pass  # it is gone again
+        except OSError:
+            return False
+        if self._known.get(path):
+            self._leave(path)
+            return False
+        self._empty.add(path)
+        return True
+
+    def _filled(self, path: bytes) -> bool:
+        """Tell of a directory that is not empty any more; whether what is in it matters, too."""
+        self._empty.discard(path)
+        self._known.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+        self._tell(CREATED, path)
+        if not self._recursive:
+            self._leave(path)
+        return self._recursive
 
     def _tell(self, kind: str, path: bytes) -> None:
         event = FileEvent(kind, b"" if self._only is not None else path)
@@ -166,6 +203,8 @@ class TreeWatch:
         #: The directories by watch, and the names in each; relative paths.
         self._places: dict[int, bytes] = {}
         self._known: dict[bytes, set[bytes]] = {}
+        #: Directories that may be covers of a sandbox, and are not told yet.
+        self._empty: set[bytes] = set()
         self._events = []
         self._enter(b"", first=True)
 
@@ -199,10 +238,13 @@ class TreeWatch:
                     if _STAGE.fullmatch(name):
                         continue
                     whole = path + b"/" + name if path else name
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_directory and self._is_cover(whole, name):
+                        continue
                     if tell and name not in known:
                         self._events.append(FileEvent(CREATED, whole))
                     known.add(name)
-                    if self._recursive and entry.is_dir(follow_symlinks=False):
+                    if self._recursive and is_directory:
                         below.append(whole)
             return below if self._only is None else []
         finally:

@@ -19,6 +19,7 @@ import os
 import time
 
 from handrail.keeper import fork
+from handrail.keeper.limits import tree_watcher
 
 #: A step into a group takes 10 us, or about 10 ms on a kernel that waits for all processes first; a
 #: fork is in it.
@@ -195,16 +196,27 @@ class Cgroups:
             return 0
         return count
 
-    def ran_out(self, mark: int) -> bool:
-        """Whether the kernel has killed a process of this group because memory ran out."""
-        place = self.limits.get(b"memory")
-        if place is None or place not in self._made.get(mark, ()):
-            return False
-        file = "memory.events" if place.unified else "memory.oom_control"
-        path = place.path(mark, self._around.get(mark, ""))
-        for line in _read(f"{path}/{file}").splitlines():
+    def exceeded(self, mark: int) -> int:
+        """The marks of what the kernel has done to this group for a limit.
+
+        It has killed a process because memory ran out, or refused one beyond their number; of a
+        command that has ended well all the same the second is no more than news.
+        """
+        made = self._made.get(mark, ())
+        memory, pids = self.limits.get(b"memory"), self.limits.get(b"pids")
+        if memory is not None and memory in made:
+            file = "memory.events" if memory.unified else "memory.oom_control"
+            if self._counted(memory, mark, file, b"oom_kill"):
+                return OUT_OF_MEMORY
+        if pids is not None and pids in made and self._counted(pids, mark, "pids.events", b"max"):
+            return tree_watcher.TOO_MANY
+        return 0
+
+    def _counted(self, place: Hierarchy, mark: int, file: str, event: bytes) -> bool:
+        """Whether a file of the group counts an event of this name."""
+        for line in _read(f"{place.path(mark, self._around.get(mark, ''))}/{file}").splitlines():
             name, _, count = line.partition(b" ")
-            if name == b"oom_kill":
+            if name == event:
                 return int(count) > 0
         return False
 
