@@ -269,10 +269,11 @@ class AsyncProcess(NamesChecked):
         """
         async with aclosing(self._line_blocks()) as blocks:
             async for block in blocks:
-                for line in block:
-                    yield line
+                for lines in block:
+                    for line in lines:
+                        yield line
 
-    def _line_blocks(self) -> AsyncGenerator[Iterable[Line]]:
+    def _line_blocks(self) -> AsyncGenerator[list[Iterable[Line]]]:
         return self._follower.lines()
 
     @overload

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from handrail.errors import ExecutorError, StdinClosed
@@ -180,8 +179,8 @@ class ProcessFollower:
                 Output(kind.value, b"", decoders[kind].decode(data), last) for kind, data in rest
             ]
 
-    async def lines(self) -> AsyncGenerator[Iterable[Line]]:
-        """All output from the first retained byte on, as lines with secrets masked."""
+    async def lines(self) -> AsyncGenerator[list[Iterable[Line]]]:
+        """All output from the first retained byte on, as lines with secrets masked, in blocks."""
         from handrail.workspace.output.lines import LineSplitter
 
         splitter = LineSplitter()
@@ -192,10 +191,10 @@ class ProcessFollower:
                     block = [replace(e, data=masker.feed(e.kind, e.data, e.omitted)) for e in block]
                 found = [lines for event in block for lines in splitter.add(event)]
                 if found:
-                    yield chain.from_iterable(found)
+                    yield found
         for kind, rest in masker.finish():
-            yield chain.from_iterable(splitter.add(OutputEvent(kind, rest, 0)))
-        yield chain.from_iterable(splitter.end())
+            yield splitter.add(OutputEvent(kind, rest, 0))
+        yield list(splitter.end())
 
     async def result(self, timeout: float | None, text: bool) -> Result[Any]:
         """Implements ``AsyncProcess.result``, without ``process``."""

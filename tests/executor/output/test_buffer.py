@@ -239,6 +239,7 @@ def test_a_full_disk_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(output_spill.os, "pwrite", full)
+    monkeypatch.setattr(output_spill.os, "pwritev", full)
 
     async def main() -> None:
         shut = [False]
@@ -253,6 +254,24 @@ def test_a_full_disk_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             history.add(*piece)
         assert shut[0]
         assert (await anext(paced)).omitted == 10_000_000 - kept
+
+    asyncio.run(main())
+
+
+def test_a_batch_that_is_written_in_two_steps_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+    monkeypatch.setattr(
+        output_spill.os, "pwritev", lambda fd, parts, at: real(fd, parts[: len(parts) // 2], at)
+    )
+
+    async def main() -> None:
+        history = OutputBuffer()
+        given = pieces(1000, 10_000)
+        for piece in given:
+            history.add(*piece)
+        history.end()
+        got = [(event.kind, event.data, event.seq) for event in await everything(history.follow())]
+        assert got == given
 
     asyncio.run(main())
 

@@ -308,6 +308,8 @@ class Follower:
                     raise history.failure.with_traceback(None)
                 raise StopAsyncIteration
             await history.changed()
+        if history.paced:
+            history.settle()
         return event
 
     def ready(self, most: int) -> list[OutputEvent]:
@@ -316,6 +318,8 @@ class Follower:
         while most > 0 and (event := self._take()) is not None:
             events.append(event)
             most -= len(event.data)
+        if events and self._history.paced:
+            self._history.settle()
         return events
 
     def _take(self) -> OutputEvent | None:
@@ -331,8 +335,6 @@ class Follower:
         event = self._pieces[self._next - self._first]
         self._next += 1
         self._bytes += len(event.data) + event.omitted
-        if history.paced:
-            history.settle()
         return event if not missed else replace(event, omitted=event.omitted + missed)
 
 

@@ -16,6 +16,8 @@ from handrail.executor.base import OutputEvent, OutputKind
 
 #: More than a piece of output takes in the file beside its bytes.
 _PIECE_BYTES = 64
+#: How many buffers one system call takes.
+_PARTS_MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Batch:
     output: int
     position: int
     size: int
+    #: Of which so many bytes are the list of its pieces, in front of their output.
+    head: int
 
 
 class OutputSpill:
@@ -58,16 +62,27 @@ class OutputSpill:
 
     def put(self, first: int, events: Sequence[OutputEvent]) -> None:
         """Write a batch, for which there must be room; raises OSError, and keeps nothing then."""
-        pieces = [(e.kind is OutputKind.STDERR, e.data, e.seq, e.omitted) for e in events]
-        data = marshal.dumps(pieces)
+        head = marshal.dumps(
+            [(e.kind is OutputKind.STDERR, len(e.data), e.seq, e.omitted) for e in events]
+        )
         if self._fd is None:
             self._fd = unlinked_file()
+        parts = [head, *[event.data for event in events]]
+        size = sum(map(len, parts))
         at = self._end % self._limit
-        write_at(self._fd, memoryview(data)[: self._limit - at], at)
-        write_at(self._fd, memoryview(data)[self._limit - at :], 0)
-        output = sum(len(event.data) + event.omitted for event in events)
-        self.batches.append(Batch(first, first + len(events), output, self._end, len(data)))
-        self._end += len(data)
+        written = 0
+        if at + size <= self._limit and len(parts) <= _PARTS_MOST:
+            # Joining a few large ones would take longer than writing them.
+            written = os.pwritev(self._fd, parts, at)
+        if written < size:
+            data = memoryview(b"".join(parts))
+            here = self._limit - at
+            write_at(self._fd, data[written:here], at + written)
+            write_at(self._fd, data[here:], 0)
+        output = size - len(head) + sum(event.omitted for event in events)
+        end = first + len(events)
+        self.batches.append(Batch(first, end, output, self._end, size, len(head)))
+        self._end += size
 
     def get(self, number: int) -> tuple[int, list[OutputEvent]]:
         """The batch with the piece of that number, and the number of its first; raises OSError."""
@@ -77,10 +92,12 @@ class OutputSpill:
         here = min(batch.size, self._limit - at)
         data = os.pread(fd, here, at) + os.pread(fd, batch.size - here, 0)
         kinds = (OutputKind.STDOUT, OutputKind.STDERR)
-        return batch.first, [
-            OutputEvent(kinds[stderr], piece, seq, omitted)
-            for stderr, piece, seq, omitted in marshal.loads(data)  # noqa: S302 (our own file)
-        ]
+        events = []
+        at = batch.head
+        for stderr, size, seq, omitted in marshal.loads(data[:at]):  # noqa: S302 (our own file)
+            events.append(OutputEvent(kinds[stderr], data[at : at + size], seq, omitted))
+            at += size
+        return batch.first, events
 
 
 def write_at(fd: int, data: memoryview, at: int) -> None:

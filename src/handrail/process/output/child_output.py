@@ -8,6 +8,7 @@ ask for more (``backpressure.py``): to wait for its reader also then, or never t
 What happened is recorded for the next server before any client is told.  The record is the index
 (``event_index.py``).  Most children have one in their first spool; a child that has not written
 anything gets a memfd of its own when there is something to record, and the keeper has it first.
+Where no server can come after this program there is no record, and output stays in its memory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from handrail import fault_points, memory_file, terminal_size
 from handrail.process.output.backpressure import Backlog, Window
 from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
+from handrail.process.output.memory_spool import MemorySpool
 from handrail.process.output.output_log import Chunk, OutputLog
 from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.output.stream import PTY, STDERR, STDOUT, STREAM_NAMES, Stream
@@ -191,10 +193,17 @@ class ChildOutput:
         if most is not None and self.log.bytes_total > most:
             child.ending.evict()
 
-    def open_spool(self, kind: int) -> tuple[Spool, Staging | None]:
+    @property
+    def hands_over(self) -> bool:
+        """Whether another server may take the child over, and needs what was recorded."""
+        return self._child.launcher.hands_over
+
+    def open_spool(self, kind: int) -> tuple[Spool | MemorySpool, Staging | None]:
         """Make the spool of a stream; the keeper has it before the first byte is written."""
         if fault_points.armed:
             fault_points.point("spool.open")
+        if not self.hands_over:
+            return MemorySpool(terminal=kind == PTY), None
         spool = Spool()
         staging = None
         try:
@@ -232,7 +241,7 @@ class ChildOutput:
 
     def open_index(self) -> EventIndex | None:
         """Make the index of a child that may not have written anything yet."""
-        if self.index is None and not self.closed:
+        if self.index is None and not self.closed and self.hands_over:
             fd = -1
             try:
                 fd = memory_file.create("handrail-events")
@@ -337,7 +346,7 @@ class ChildOutput:
             name = STREAM_NAMES[stream.index].encode()
             if not stream.ended:
                 held[name] = stream.fd
-            if stream.spool is not None:
+            if isinstance(stream.spool, Spool):
                 held[b"spool." + name] = stream.spool.fd
             if stream.staging is not None:
                 held[b"staging"] = stream.staging.read_end
@@ -358,7 +367,7 @@ class ChildOutput:
             self.index = EventIndex.find(held.pop(b"events"), 0)
             return
         for stream in self.streams:
-            if stream.spool is not None and self.index is None:
+            if isinstance(stream.spool, Spool) and self.index is None:
                 self.index = EventIndex.find(stream.spool.fd, INDEX_AT)
 
     def recall(self) -> dict[int, int]:
@@ -380,7 +389,7 @@ class ChildOutput:
                 size = min(STEP, spool.position - start)
                 self.append(stream.index, start, size)
                 start += size
-            while staging is not None and staging.held:
+            while staging is not None and staging.held and isinstance(spool, Spool):
                 start = spool.position
                 self.append(stream.index, start, staging.drain(spool))
             stream.numbered = spool.position

@@ -12,6 +12,7 @@ import os
 import select
 from typing import TYPE_CHECKING
 
+from handrail.process.output.memory_spool import MemorySpool
 from handrail.process.output.spool import STEP, Spool, Staging
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Stream:
         self._turns = turns
         self.index = index
         self.fd = fd
-        self.spool: Spool | None = None
+        self.spool: Spool | MemorySpool | None = None
         self.staging: Staging | None = None
         self.reading = False
         self.queued = False  # it waits for its turn (``read_scheduler.py``)
@@ -100,7 +101,7 @@ class Stream:
             return self._throw_away()
         spool = self.spool
         if spool is None:
-            if _hung_up(self.fd):
+            if output.hands_over and _hung_up(self.fd):
                 self.end()
                 return False
             try:
@@ -110,7 +111,7 @@ class Stream:
             self.spool = spool
         try:
             self._number(spool)
-            if self.staging is None:
+            if self.staging is None or isinstance(spool, MemorySpool):
                 size = spool.fill(self.fd)
                 ended = size == 0
                 self._number(spool)
@@ -129,7 +130,7 @@ class Stream:
             self.end()
         return size > 0 and not ended
 
-    def _number(self, spool: Spool) -> None:
+    def _number(self, spool: Spool | MemorySpool) -> None:
         """Number the last step of the spool, or an earlier one that could not be recorded.
 
         Before the next step is taken, for a chunk never crosses the ring's end.

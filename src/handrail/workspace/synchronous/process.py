@@ -173,7 +173,8 @@ class Process(NamesChecked):
     def lines(self) -> Iterator[Line]:
         """Yield its output as lines of text, as they come; see ``AsyncProcess.lines``."""
         blocks = self._iterate(self._twin._line_blocks())  # noqa: SLF001 (its twin)
-        return chain.from_iterable(blocks)
+        # One chain: each further one would take a tenth of the time of all.
+        return chain.from_iterable(lines for block in blocks for lines in block)
 
     def _iterate(self, events: AsyncIterator[T]) -> Generator[T]:
         owner = os.getpid()
