@@ -11,10 +11,9 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from handrail import credentials
 from handrail.errors import (
     ExecutorSpawnFailed,
     HandrailError,
@@ -35,9 +34,9 @@ from handrail.executor.base import (
     Place,
     SpawnRequest,
 )
+from handrail.executor.local_environment import LocalEnvironment
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
-from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.child_end import DRAIN_SECONDS
 from handrail.process.default_shell import default_shell
@@ -94,6 +93,7 @@ class LocalExecutor(Executor):
         self._sandbox: LocalSandbox | None = None
         self._network: LocalNetwork | None = None
         self._files = LocalFiles(self)
+        self._environment = LocalEnvironment()
 
     @property
     def features(self) -> ExecutorFeatures:
@@ -107,7 +107,7 @@ class LocalExecutor(Executor):
 
     async def spawn(self, request: SpawnRequest) -> LocalSession:
         """Start one process; raises ExecutorSpawnFailed."""
-        spec = _spec(request)
+        spec = _spec(request, self._environment)
         try:
             table = self._table
             if table is None or self._loop is not asyncio.get_running_loop():
@@ -398,7 +398,7 @@ async def _ended(child: Child) -> None:
                 await child.changed(DRAIN_SECONDS)
 
 
-def _spec(request: SpawnRequest) -> ProcessSpec:
+def _spec(request: SpawnRequest, environment: LocalEnvironment) -> ProcessSpec:
     """Check a request before anything is started."""
     check_sandbox(request.sandbox)
     if request.detach:
@@ -410,7 +410,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
     cwd = os.fsencode(request.cwd)
     if not cwd.startswith(b"/"):
         raise ExecutorSpawnFailed(f"cwd {request.cwd!r} is not absolute; give the whole path")
-    env = _environment(request)
+    env = environment.of(request)
     rows, cols = request.size
     if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
         raise ExecutorSpawnFailed(f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}")
@@ -429,16 +429,3 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
         limits=request.limits,
         waits_for_streams=True,
     )
-
-
-def _environment(request: SpawnRequest) -> dict[bytes, bytes]:
-    env: Mapping[str, str] = credentials.without(request.env)
-    if request.env_policy is not None:
-        env = env_policy.build(request.env_policy, env, os.environ)
-    bad = env_policy.bad_name(env)
-    if bad is not None:
-        raise ExecutorSpawnFailed(
-            f"the environment holds the name {bad[:80]!r}: a name must not be empty or hold = or"
-            " NUL"
-        )
-    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}

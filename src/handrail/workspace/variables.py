@@ -18,7 +18,7 @@ InheritEnv: TypeAlias = Literal["all", "core", "none"]
 class Variables:
     """What every command of one workspace gets; raises UsageError for what is invalid."""
 
-    __slots__ = ("env", "inherit", "secrets")
+    __slots__ = ("_last", "env", "inherit", "secrets")
 
     def __init__(
         self,
@@ -40,11 +40,18 @@ class Variables:
                 raise UsageError(f"{name} is a mapping of names to values, not a {kind}")
         self.env: Env = dict(env or {})
         self.secrets = Secrets(secrets or {}, known)
-        self.environment()  # refuses bad names now
+        self._last: tuple[Env | None, Environment] = None, self._made()  # refuses bad names now
 
     def __repr__(self) -> str:
         return f"<Variables {self.inherit.value}, {self.secrets!r}>"
 
     def environment(self, hidden: Env | None = None, of_command: Env | None = None) -> Environment:
         """The environment of one command: ``hidden`` is laid under, ``of_command`` over it all."""
+        if of_command is not None:
+            return self._made(hidden, of_command)
+        if self._last[0] != hidden:
+            self._last = hidden, self._made(hidden)
+        return self._last[1]
+
+    def _made(self, hidden: Env | None = None, of_command: Env | None = None) -> Environment:
         return Environment(hidden, self.env, self.secrets.values, of_command, inherit=self.inherit)
