@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from handrail.errors import FilesError, HandrailError
+from handrail.executor.brief_polling import BriefPolling
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.filesystem import local
 from handrail.filesystem.errors import CONTAINS_LINK, os_text
@@ -177,6 +178,7 @@ class LocalSandboxedFiles(Files):
         self._helpers = helpers
         self._intent = intent
         self._used: WeakSet[FileHelper] = WeakSet()
+        self._polling = BriefPolling()
 
     async def helper(self, path: str, *, writes: bool) -> FileHelper:
         """The process that does a call; raises FilesError."""
@@ -194,10 +196,16 @@ class LocalSandboxedFiles(Files):
 
     async def _do(self, op: str, path: str, *arguments: Any, writes: bool = False) -> Any:
         helper = await self.helper(path, writes=writes)
-        return (await helper.call(op, path, *arguments)).result()
+        self._polling.answer_is_near()
+        reply = await helper.call(op, path, *arguments)
+        self._polling.answered()
+        return reply.result()
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        found = await content.read(await self.helper(path, writes=False), path)
+        helper = await self.helper(path, writes=False)
+        self._polling.answer_is_near()
+        found = await content.read(helper, path)
+        self._polling.answered()
         pieces: list[bytes] = []
         done = 0
         async for piece in found:
@@ -210,7 +218,10 @@ class LocalSandboxedFiles(Files):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
-        await content.write(await self.helper(path, writes=True), path, data, progress=progress)
+        helper = await self.helper(path, writes=True)
+        self._polling.answer_is_near()
+        await content.write(helper, path, data, progress=progress)
+        self._polling.answered()
 
     async def list(self, path: str) -> list[FileEntry]:
         rows = await self._do("readDirectory", path)

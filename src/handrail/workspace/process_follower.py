@@ -135,6 +135,8 @@ class ProcessFollower:
     async def wait(self, timeout: float | None = None) -> ExitInfo | None:
         """Wait for its exit; None if it still runs after ``timeout`` seconds."""
         limit = seconds(timeout, "timeout")
+        if limit is None:
+            return await self.exited()
         try:
             async with asyncio.timeout(limit):
                 return await self.exited()

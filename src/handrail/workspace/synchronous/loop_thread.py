@@ -91,11 +91,13 @@ class LoopThread:
 class _Call(Generic[T]):
     """One coroutine on the loop; ``ended`` is released when it is over."""
 
-    __slots__ = ("_coroutine", "_task", "ended")
+    __slots__ = ("_coroutine", "_error", "_result", "_task", "ended")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._result: list[T] = []
+        self._error: BaseException | None = None
         # A bare lock: waiting for it is interrupted by signals, and nothing is cheaper.
         self.ended = threading.Lock()
         self.ended.acquire()
@@ -103,13 +105,21 @@ class _Call(Generic[T]):
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._task is not None:
             return  # cancelled before it began
-        self._task = loop.create_task(self._coroutine)
+        self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._over)
 
-    def _over(self, task: asyncio.Task[T]) -> None:
-        if not task.cancelled():
-            task.exception()  # the caller gets it, or was interrupted
-        self.ended.release()
+    async def _run(self) -> None:
+        try:
+            self._result.append(await self._coroutine)
+        except BaseException as error:  # noqa: BLE001 (raised by the caller)
+            self._error = error
+        self.ended.release()  # now, and not in the next turn of the loop
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before it had begun
+            self._coroutine.close()
+            self._error = asyncio.CancelledError()
+            self.ended.release()
 
     def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
         self.begin(loop)
@@ -117,15 +127,17 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def result(self) -> T:
-        assert self._task is not None  # noqa: S101 (``ended`` is released by the task)
-        try:
-            return self._task.result()
-        except asyncio.CancelledError:
+        error, self._error = self._error, None  # or its traceback would keep its locals alive
+        if error is None:
+            return self._result.pop()
+        if isinstance(error, asyncio.CancelledError):
             raise UsageError(
                 "the call was cut short, because handrail's event loop was stopped"
             ) from None
+        try:
+            raise error
         finally:
-            self._task = None  # or a traceback would keep its locals alive
+            del error
 
 
 def _wait(lock: threading.Lock) -> None:
