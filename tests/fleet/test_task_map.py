@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from handrail.fleet import (
     SyncFleet,
 )
 from handrail.fleet.synchronous import SyncFleetWorkspace
-from tests.fleet.support import PLAIN, Swallower, fleet_of, host, hosts, until
-from tests.support.eventually import LIMIT
+from tests.fleet.support import PLAIN, SMALL, Swallower, fleet_of, host, hosts, until
+from tests.support.eventually import LIMIT, eventually_so
 
 
 async def test_every_task_has_a_fresh_workspace_and_outcomes_come_as_asked(tmp_path: Path) -> None:
@@ -252,3 +253,34 @@ def test_the_blocking_fleet_has_the_same_names(tmp_path: Path) -> None:
             assert fleet.status().workspaces == 1
             space.release()
             assert (fleet.workspaces(), space.state) == ([], "released")
+
+
+async def test_commands_share_a_network_within_their_workspace_alone(tmp_path: Path) -> None:
+    """Also in workspaces that one line enters one after the other, and with networks made ahead;
+    those go when none is asked for."""
+
+    async def work(space: FleetWorkspace, _: int) -> list[str]:
+        looks = [await space.run(["readlink", "/proc/self/ns/net"], check=True) for _ in range(2)]
+        return [one.stdout.strip() for one in looks]
+
+    with host(tmp_path) as server:
+        async with fleet_of([server]) as fleet:
+            async with await fleet.workspace(**SMALL) as held:
+                kept = await held.run(["readlink", "/proc/self/ns/net"], check=True)
+                outcomes = await fleet.gather(work, range(24), concurrency=3, **SMALL)
+                assert all(one.ok for one in outcomes), outcomes
+                pairs = [one.value for one in outcomes]
+                assert all(first == second for first, second in pairs)
+                assert all(first != kept.stdout.strip() for first, _ in pairs)
+                assert (await held.run(["readlink", "/proc/self/ns/net"])).stdout == kept.stdout
+            pid = (await fleet.status()).nodes[0].server_pid
+            assert pid is not None
+            await eventually_so(lambda: not _networks_of(pid), "the server holds a network")
+
+
+def _networks_of(pid: int) -> list[str]:
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return [one for one in found if one.startswith("net:")]

@@ -53,6 +53,9 @@ else:
 
         def __init__(self, *values, **named) -> None:
             fields = self.__match_args__
+            if not named and len(values) == len(fields):
+                self.__dict__.update(zip(fields, values, strict=True))
+                return
             given = dict(zip(fields, values, strict=False))
             given.update(named)
             if len(values) > len(fields) or len(given) != len(values) + len(named):
@@ -88,4 +91,9 @@ else:
             return f"{type(self).__name__}({shown})"
 
         def _replace(self, **changes):
-            return type(self)(**{**self.__dict__, **changes})
+            if not changes.keys() <= self._names:
+                raise TypeError(f"{type(self).__name__}: no such field among {list(changes)}")
+            made = object.__new__(type(self))
+            made.__dict__.update(self.__dict__)
+            made.__dict__.update(changes)
+            return made

@@ -160,6 +160,8 @@ class LoopbackNetworks:
     def _find(self, name: str, key: str) -> LoopbackNetwork:
         found = self._made.get((name, key))
         if found is None:
+            if self._closed:
+                raise SandboxUnavailable("the commands of this session have been ended")
             self._make_room()
             found = self._made[name, key] = LoopbackNetwork.make()
         return found
@@ -240,7 +242,11 @@ class Preparation:
         made = await pool.run(
             LoopbackNetwork.make, deadline=_MAKE_SECONDS, discard=LoopbackNetwork.close
         )
-        self._networks.take(self._name, self._key, made)
+        self.done(made)
+
+    def done(self, network: LoopbackNetwork) -> None:
+        """Hold the network; the command that this was for finds it."""
+        self._networks.take(self._name, self._key, network)
 
 
 def _networks_in_use() -> set[int]:

@@ -93,9 +93,11 @@ class Session:
         return self._loopbacks
 
     def close_loopbacks(self) -> None:
-        """Let go of these networks; its commands have ended."""
+        """Let go of these networks; its commands have ended.  Later ones get others."""
         if self._loopbacks is not None:
             self._loopbacks.close()
+            if not self.ended:
+                self._loopbacks = None
 
     def new_secret(self) -> str:
         """Make a secret for the next resume; the previous one is valid until this has arrived."""

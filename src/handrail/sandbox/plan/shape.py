@@ -61,6 +61,7 @@ class Shape:
         temporary = profile.private_tmp
         if temporary is not None and not any(within(temporary, one) for one in self.directories):
             self.directories += (temporary,)
+        self.moving = _Moving(self.directories)
         #: Equal for profiles of one shape.
         self.key = profile
         if self.directories:
@@ -80,16 +81,30 @@ def moved(
     known: Shape, plan: Plan, shape: Shape, profile: Profile, indexes: Indexes
 ) -> Plan | None:
     """The plan of a profile of the same shape as another's; None: it has to be resolved."""
-    return _Move(plan, known.directories, shape.directories).make(profile, indexes)
+    return _Move(plan, known, shape.directories).make(profile, indexes)
+
+
+class _Moving(dict[bytes, bool]):
+    """Whether a path is in one of some directories; the paths of a plan are asked for again and
+    again, for each workspace that it is moved to."""
+
+    def __init__(self, directories: tuple[bytes, ...]) -> None:
+        self._directories = directories
+
+    def __missing__(self, path: bytes) -> bool:
+        found = self[path] = any(within(path, one) for one in self._directories)
+        return found
 
 
 class _Move:
     """Makes one plan from another."""
 
-    def __init__(self, known: Plan, before: tuple[bytes, ...], after: tuple[bytes, ...]) -> None:
+    def __init__(self, known: Plan, shape: Shape, after: tuple[bytes, ...]) -> None:
         self._known = known
-        self._before, self._after = before, after
-        self._pairs = [(one + b"/", len(one), two) for one, two in zip(before, after, strict=True)]
+        self._before, self._after = shape.directories, after
+        pairs = zip(self._before, after, strict=True)
+        self._pairs = [(one + b"/", len(one), two) for one, two in pairs]
+        self._moving = shape.moving
         self._places = Places()
         self._parts: list[Part] = []
         #: The directories of the private /tmp, by path in the sandbox.
@@ -97,6 +112,8 @@ class _Move:
 
     def _moved(self, path: bytes) -> bytes:
         """A path of the known plan in the new one."""
+        if not self._moving[path]:
+            return path
         for inside, length, after in self._pairs:
             if path.startswith(inside) or (len(path) == length and path + b"/" == inside):
                 return after + path[length:]
@@ -139,28 +156,31 @@ class _Move:
                 raise _Differs
             if os.path.basename(directory) in profile.protected or directory in profile.shared:
                 raise _Differs
-            if any(within(path, directory) for path in ours):
-                raise _Differs
+        inside = tuple(one + b"/" for one in (*self._before, *self._after))
+        if any(path.startswith(inside) or path + b"/" in inside for path in ours):
+            raise _Differs
         if mount_aliases.other_names(self._before, known.mount_table):
             raise _Differs  # each path there has a second one, which has the name in it
 
     def _fill(self, plan: Plan) -> None:
         """Everything that is no descriptor; raises _Differs."""
-        known, moved = self._known, self._moved
-        plan.rules.update((moved(path), access) for path, access in known.rules.items())
+        known, moved, moving = self._known, self._moved, self._moving
+        plan.rules.update(
+            (moved(path) if moving[path] else path, access) for path, access in known.rules.items()
+        )
         plan.masks = tuple(Placeholder(moved(one.path), one.directory) for one in known.masks)
         plan.refused = tuple(map(moved, known.refused))
-        plan.transient = set(map(moved, known.transient))
+        plan.transient = {moved(path) if moving[path] else path for path in known.transient}
         plan.mount_table = known.mount_table
-        plan.arguments = list(map(moved, known.arguments))
+        plan.arguments = [moved(word) if moving[word] else word for word in known.arguments]
         plan.masks_at = known.masks_at
         covered = {one.path for one in plan.masks}.union(plan.refused)
         parts = [path for path, _ in known.shown.parts.values()]
         for (path, follow), fact in known.facts.items():
             if path in parts:
                 continue
-            place = moved(path)
-            if place != path:
+            if moving[path]:
+                place = moved(path)
                 plan.facts[place, follow] = _same(plan, place, follow, fact, covered)
             elif plan.is_fact(path, follow, fact):
                 plan.facts[path, follow] = fact

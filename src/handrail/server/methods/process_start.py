@@ -118,7 +118,10 @@ def _in_sandbox(
     if params.loopback is not None:
         hosts, led_to = ("", None) if network is None else (network.hosts, network.led_to)
         join = session.loopbacks.joiner(params.loopback, hosts, led_to)
-        preparations.append(session.loopbacks.preparation(params.loopback, profile, hosts))
+        network_needed = session.loopbacks.preparation(params.loopback, profile, hosts)
+        spare = None if server.workspaces is None else server.workspaces.networks
+        if network_needed is not None and (spare is None or not spare.serve(network_needed)):
+            preparations.append(network_needed)
 
     def make() -> tuple[ProcessSpec, SandboxedCommand]:
         made = sandboxed(server.sandbox, profile, spec, server.launcher, watch=watch, join=join)

@@ -32,6 +32,7 @@ from handrail.server.workspaces.pools import Pools
 from handrail.server.workspaces.record import Record
 from handrail.server.workspaces.share import Amounts, Share
 from handrail.server.workspaces.spare_directories import SpareDirectories
+from handrail.server.workspaces.spare_networks import SpareNetworks
 from handrail.server.workspaces.stored_records import StoredRecords
 from handrail.server.workspaces.templates import Templates
 from handrail.server.workspaces.tree_copy import Stopped
@@ -61,9 +62,8 @@ class Workspaces:
         self._server = server
         self._settings = settings
         self.min_free = settings.min_free
-        own = environment.of_fleet(server.own_environment)
         #: Those of processes in workspaces.
-        self.environments = BuiltEnvironments(own)
+        self.environments = BuiltEnvironments(environment.of_fleet(server.own_environment))
         self.directories = Directories(settings.directory)
         self.share = Share(Amounts(settings.cpu_millis, settings.memory_bytes, settings.workspaces))
         self._work = FileWork()
@@ -78,6 +78,7 @@ class Workspaces:
         self._stored = StoredRecords(self.directories)
         self._records = self._stored.found
         self._spares = SpareDirectories(self.directories, self._work, self._spawn)
+        self.networks = SpareNetworks(self._work, self._spawn)
         #: The workspace that each session is in.
         self._entered: dict[str, Record] = {}
         self._making: dict[str, asyncio.Task[None]] = {}
@@ -117,8 +118,7 @@ class Workspaces:
         self._look_at_leases()
         self._spawn(self._watch_disk())
         if self._settings.supervised is not None:
-            path = self.directories.of("stamp")
-            stamp.begin(path)
+            stamp.begin(path := self.directories.of("stamp"))
             self._spawn(self._supervised(path, self._settings.supervised))
 
     def _unknown_to_keeper(self) -> bool:
@@ -159,6 +159,7 @@ class Workspaces:
             self._timer.cancel()
         self.pools.close()
         self._spares.close()
+        self.networks.close()
         self._stored.close()
         for task in list(self._tasks):
             task.cancel()
@@ -411,15 +412,12 @@ class Workspaces:
         for record in list(self._records.values()):
             over = self.leases.over(record.held_by, record.since, record.lease)
             if over is not None and over <= now and record.id not in self._ending:
-                log.warning(
-                    "workspace %s ends: its owner %r had no connection for %g s",
-                    record.id,
-                    record.owner,
-                    record.lease,
-                )
+                told = record.id, record.owner, record.lease
+                log.warning("workspace %s ends: its owner %r had no connection for %g s", *told)
                 self._end(record, "expired")
         self.count()
         self._spares.look()
+        self.networks.look()
         self._timer = self._server.loop.call_later(_LEASE_SECONDS, self._look_at_leases)
 
     def _save_owners(self) -> None:
@@ -493,8 +491,8 @@ class Workspaces:
             raise refusals.files_failed(error) from None
 
     async def _prepare(self, argv: list[str], name: str) -> None:
-        root, temporary = self.directories.root(name), self.directories.temporary(name)
-        await prepare.run(self._server, self.environments, argv, root, temporary)
+        places = self.directories.root(name), self.directories.temporary(name)
+        await prepare.run(self._server, self.environments, argv, *places)
 
     def _spawn(self, work: Awaitable[Any]) -> None:
         task = self._server.loop.create_task(quietly(work))

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from handrail.sandbox import temp_dirs
 from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork
+from handrail.server.workspaces.spares import Spares
 
 #: The most that are made ahead.
 _MOST = 32
@@ -41,39 +42,21 @@ class SpareDirectories:
         self._directories = directories
         self._work = work
         self._spawn = spawn
-        self._ready: list[str] = []
-        self._wanted = 0
-        self._making = False
-        self._asked = False  # since the last look
+        self._spares: Spares[str] = Spares(_MOST, self._make, spawn)
+        #: The name of an empty one, which belongs to the caller now; None: there is none.
+        self.take = self._spares.take
+        self.put_back = self._spares.put_back
         self._aside: list[str] = []
         self._shells: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
 
-    def take(self) -> str | None:
-        """The name of an empty one, which belongs to the caller now; None: there is none."""
-        self._asked = True
-        self._wanted = min(_MOST, self._wanted + 1)
-        name = self._ready.pop() if self._ready else None
-        if not self._making and 2 * len(self._ready) < self._wanted and not self._closed:
-            self._making = True
-            self._spawn(self._make())
-        return name
-
-    def put_back(self, name: str) -> None:
-        """Keep one that was taken and not used."""
-        self._ready.append(name)
-
-    async def _make(self) -> None:
-        count = self._wanted - len(self._ready)
+    async def _make(self, count: int) -> list[str]:
         shells, self._shells = self._shells[:count], self._shells[count:]
-        try:
-            made = await self._work.quick(self._make_some, count, shells)
-        finally:
-            self._making = False
-        self._ready += made
-        if self._closed:
-            await self.drop()
+        made = await self._work.quick(self._make_some, count, shells)
+        if self._spares.closed:
+            await self._removed(self._put_aside(made))
+            return []
+        return made
 
     def _make_some(self, count: int, shells: list[str]) -> list[str]:
         return [
@@ -94,11 +77,11 @@ class SpareDirectories:
             self._timer.cancel()
             self._timer = None
         aside, self._aside = self._aside, []
-        if aside and not self._closed:
+        if aside and not self._spares.closed:
             self._spawn(self._removed(aside))
 
     async def _removed(self, paths: list[str]) -> None:
-        wanted = max(0, self._wanted - len(self._shells))
+        wanted = max(0, self._spares.wanted - len(self._shells))
         shells, others = await self._work.quick(_emptied, paths, wanted)
         self._shells += shells
         await asyncio.gather(
@@ -108,27 +91,26 @@ class SpareDirectories:
 
     def look(self) -> None:
         """Called now and then: give back what no client has asked for since the last time."""
-        if not self._asked and (self._ready or self._shells):
+        if self._spares.unused():
             self._spawn(self.drop())
-        self._asked = False
 
     async def drop(self) -> None:
         """Remove the spare ones, and what was put aside."""
-        self._wanted = 0
-        ready, self._ready = self._ready, []
-        paths = [path for name in ready if (path := self._directories.put_aside(name)) is not None]
-        paths += self._aside + self._shells
+        paths = self._put_aside(self._spares.give_up()) + self._aside + self._shells
         self._aside, self._shells = [], []
         await self._removed(paths)
 
+    def _put_aside(self, names: list[str]) -> list[str]:
+        return [path for name in names if (path := self._directories.put_aside(name)) is not None]
+
     async def end(self) -> None:
         """Make no more, and leave nothing; the server stops."""
-        self._closed = True
+        self._spares.close()
         await self.drop()
 
     def close(self) -> None:
         """Make no more; the next server removes what is left."""
-        self._closed = True
+        self._spares.close()
         if self._timer is not None:
             self._timer.cancel()
 
