@@ -1,12 +1,15 @@
 """``upload`` and ``download`` of 10,000 small files beside ``tar`` into ``tar`` over the same line.
 
-    python bench/trees.py [--files N] [--rounds N] [--dir DIR] [--ssh]
+    python bench/trees.py [--files N] [--rounds N] [--dir DIR] [--ssh] [--line MBIT:MS]
 
 The line is a TCP connection on loopback that is open before the clock starts: a workspace's to
 ``handrail serve``, and for ``tar`` one whose two ends are its stdout and its stdin, which is the
 least that any copy by ``tar`` can cost.  ``--ssh`` puts both through one sshd of this program
-instead, ``tar`` by a connection that is open already (ControlMaster).  Beside them the same on one
-machine: a workspace without a server, plain and sandboxed, against ``tar`` through a pipe.
+instead, ``tar`` by a connection that is open already (ControlMaster); and once more with a
+connection of its own for each copy, so that logging in, the remote program that ssh starts and the
+end of both are in the time of each (the server itself runs on, as sshd does).  ``--line MBIT:MS``
+also makes the ssh line as slow as this, each way.  Beside them the same on one machine: a workspace
+without a server, plain and sandboxed, against ``tar`` through a pipe.
 
 In turns, so that a busy machine is busy for all.  Prints median and best of the wall time, and the
 processor time of all processes that took part (keepers apart: they copy nothing), each with its
@@ -30,6 +33,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.executor.sshd import Way
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -219,37 +226,109 @@ async def far(base: Path, copies: Copies, rounds: int) -> None:
         await measure("to a server, beside tar over a bare TCP line", copies, rows, rounds)
 
 
-async def by_ssh(base: Path, copies: Copies, rounds: int) -> None:
+class Line:
+    """What ssh connects to: the sshd itself, or a slow line to it."""
+
+    def __init__(self, way: Way, port: int) -> None:
+        user, _, own = way.url.removeprefix("ssh://").rpartition(":")
+        self.port = port or int(own)
+        self.user = user
+        # The host key is known by the port of the sshd.
+        alias = ("-o", f"HostKeyAlias=[{user.rpartition('@')[2]}]:{own}")
+        self.ssh = (*way.ssh, *alias)
+        self.url = f"ssh://{user}:{self.port}"
+        self.proxy = way.proxy
+
+    async def connect(self) -> RemoteExecutor:
+        async with asyncio.timeout(LIMIT):
+            return await RemoteExecutor.connect(self.url, ssh=self.ssh, ssh_command=self.proxy)
+
+    def command(self, *options: str) -> list[str]:
+        # Options end before the host: ssh takes what follows it for the command.
+        return [*self.ssh, *options, "-p", str(self.port), self.user]
+
+    @asynccontextmanager
+    async def opened(self, base: Path) -> AsyncIterator[list[str]]:
+        """A connection that commands share."""
+        path = base / f"mux{self.port}"
+        shared = ("-o", f"ControlPath={path}")
+        master = subprocess.Popen(
+            self.command(*shared, "-o", "ControlMaster=yes", "-N"), stdin=subprocess.DEVNULL
+        )
+        try:
+            async with asyncio.timeout(LIMIT):
+                while not path.exists():
+                    if master.poll() is not None:
+                        raise SystemExit(f"ssh ended with {master.returncode} before it connected")
+                    await asyncio.sleep(0.01)
+            yield self.command(*shared)
+        finally:
+            master.terminate()
+            master.wait()
+
+
+@asynccontextmanager
+async def slow_line(port: int, mbit: float, delay: float) -> AsyncIterator[int]:
+    """A port that leads to another one, with this rate and delay each way; in a process."""
+    program = str(Path(__file__).with_name("slow_line.py"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, program, str(port), str(mbit), str(delay)), stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield int(await process.stdout.readline())
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def by_ssh(base: Path, copies: Copies, rounds: int, slow: str | None) -> None:
     from tests.executor.sshd import no_sshd, sshd
 
     if missing := no_sshd():
         raise SystemExit(f"--ssh cannot be measured: {missing}")
+    async with sshd(base) as way:
+        await over(Line(way, 0), base, copies, rounds, "by ssh")
+        if slow is not None:
+            mbit, _, delay = slow.partition(":")
+            port = int(way.url.rpartition(":")[2])
+            async with slow_line(port, float(mbit), float(delay or 0) / 1000) as near:
+                title = f"by ssh, {mbit} Mbit/s and {delay or 0} ms each way"
+                await over(Line(way, near), base, copies, rounds, title)
+
+
+async def over(line: Line, base: Path, copies: Copies, rounds: int, title: str) -> None:
     async with AsyncExitStack() as stack:
-        way = await stack.enter_async_context(sshd(base))
-        user, _, port = way.url.removeprefix("ssh://").rpartition(":")
-        # Options end before the host: ssh takes what follows it for the command.
-        options = [*way.ssh, "-o", f"ControlPath={base}/mux", "-p", port]
-        master = subprocess.Popen(
-            [*options, "-o", "ControlMaster=yes", "-N", user], stdin=subprocess.DEVNULL
-        )
-        stack.callback(master.wait)
-        stack.callback(master.terminate)
-        async with asyncio.timeout(LIMIT):
-            while not os.path.exists(base / "mux"):
-                if master.poll() is not None:
-                    raise SystemExit(f"ssh ended with {master.returncode} before it was connected")
-                await asyncio.sleep(0.01)
-            executor = await RemoteExecutor.connect(way.url, ssh=way.ssh, ssh_command=way.proxy)
+        shared = await stack.enter_async_context(line.opened(base))
+        executor = await line.connect()
         stack.push_async_callback(executor.close)
         ws = await stack.enter_async_context(AsyncWorkspace(base, sandbox="off", executor=executor))
-        line = [*options, user]
         rows = {
-            "tar | ssh": (copies.tar_up(line), "tar | ssh"),
+            "tar | ssh": (copies.tar_up(shared), "tar | ssh"),
             "upload": (copies.upload(ws), "tar | ssh"),
-            "ssh | tar": (copies.tar_down(line), "ssh | tar"),
+            "ssh | tar": (copies.tar_down(shared), "ssh | tar"),
             "download": (copies.download(ws), "ssh | tar"),
         }
-        await measure("by ssh, beside tar over an open ssh line", copies, rows, rounds)
+        await measure(f"{title}: over an open line", copies, rows, rounds)
+
+        def connecting(work: Callable[[AsyncWorkspace], Work]) -> Work:
+            async def whole() -> None:
+                executor = await line.connect()
+                try:
+                    async with AsyncWorkspace(base, sandbox="off", executor=executor) as ws:
+                        await work(ws)()
+                finally:
+                    await executor.close()
+
+            return whole
+
+        rows = {
+            "tar | ssh": (copies.tar_up(line.command()), "tar | ssh"),
+            "upload": (connecting(copies.upload), "tar | ssh"),
+            "ssh | tar": (copies.tar_down(line.command()), "ssh | tar"),
+            "download": (connecting(copies.download), "ssh | tar"),
+        }
+        await measure(f"{title}: with a connection of its own", copies, rows, rounds)
 
 
 async def main() -> None:
@@ -258,14 +337,17 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", help="where the trees are; a tmpfs says most about the copying")
     parser.add_argument("--ssh", action="store_true", help="also through an sshd of this program")
+    parser.add_argument("--line", metavar="MBIT:MS", help="and by a line that is as slow as this")
+    parser.add_argument("--only-ssh", action="store_true", help="nothing else than by ssh")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         base = Path(directory)
         copies = Copies(base, options.files)
-        await near(base, copies, options.rounds)
-        await far(base, copies, options.rounds)
-        if options.ssh:
-            await by_ssh(base, copies, options.rounds)
+        if not options.only_ssh:
+            await near(base, copies, options.rounds)
+            await far(base, copies, options.rounds)
+        if options.ssh or options.only_ssh:
+            await by_ssh(base, copies, options.rounds, options.line)
 
 
 if __name__ == "__main__":

@@ -142,13 +142,13 @@ class _Copying:
             raise UsageError(f"{source} is a directory; copy it with -r")
         self._name = source
         files = self._there.files
+        # Not asked for in vain: a copy that tells its progress looks at the whole tree first.
+        progress = self._progress if self._shows else None
         if not source.startswith(":"):
-            return await files.upload(
-                _absolute(source), destination[1:] or ".", progress=self._progress
-            )
+            return await files.upload(_absolute(source), destination[1:] or ".", progress=progress)
         if not destination.startswith(":"):
             return await files.download(
-                source[1:] or ".", _absolute(destination), progress=self._progress
+                source[1:] or ".", _absolute(destination), progress=progress
             )
         # Both are there.
         await files.copy(source[1:] or ".", destination[1:] or ".", recursive=True)
@@ -174,7 +174,7 @@ class _Copying:
     # --- progress ------------------------------------------------------------------------
 
     def _progress(self, files: int, done: int, total: int) -> None:
-        if not self._shows or time.monotonic() - self._began < _PATIENCE_SECONDS:
+        if time.monotonic() - self._began < _PATIENCE_SECONDS:
             return
         share = 100 * done // total if total else 100
         text = f": {done >> 20} of {total >> 20} MiB ({share} %)"

@@ -22,7 +22,7 @@ from handrail.filesystem.trees.entry import (
 
 #: What one call carries.
 BATCH_BYTES = 1024 * 1024
-BATCH_FILES = 512
+BATCH_FILES = 1024
 
 
 @dataclass(slots=True)

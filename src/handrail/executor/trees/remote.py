@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from handrail.errors import FilesError, HandrailError, RemoteProtocolError
 from handrail.executor.remote_files import uri
 from handrail.executor.trees.base import Outcomes, Trees
@@ -116,8 +118,8 @@ class RemoteTrees(Trees):
         self, root: str, data: bytes | memoryview, params: dict[str, Any]
     ) -> file_trees.WriteFilesResult:
         # The content first: the server finds it before it reads the rest.
-        content = {"dataBase64": codec.encode_base64(data).decode()}
-        params = {"path": uri(root), **content, **params}
+        content = msgspec.Raw(b'"%b"' % codec.encode_base64(data))
+        params = {"path": uri(root), "dataBase64": content, **params}
         shape = file_trees.WriteFilesResult
         return await self._files.call("fs/writeFiles", params, shape, root, repeat=True)
 

@@ -34,55 +34,66 @@ def read_files(root: NativePath, wanted: Sequence[Names]) -> Contents:
         fds = DirectoryFds(raw)
     found = Contents([], [], [], b"", {}, {})
     parts: list[bytes] = []
-    left = MOST_BYTES
     with fds, turn():
         for directory, names in wanted:
             try:
                 if directory:
                     check_relative(directory)
-                here = fds.get(directory)
-                device = fds.device(directory)
+                _read_group(raw, fds, directory, names, found, parts)
             except OSError as error:
-                for name in names:
-                    path = joined(directory, name)
-                    found.problems[len(found.lengths)] = problem(raw, path, error)
-                    _append(found, 0, 0, -1)
-                continue
-            sound = are_sound(names)
-            for name in names:
-                mode = when = 0
-                length = -1
-                try:
-                    if not sound:
-                        check_relative(name, alone=True)
-                    fd = os.open(name, _FLAGS, dir_fd=here)
-                    try:
-                        status = os.fstat(fd)
-                        mode, size, when = status.st_mode, status.st_size, status.st_mtime_ns
-                        if not stat.S_ISREG(mode):
-                            raise not_a_file(name, follow=False)
-                        if status.st_dev != device:  # the directory was checked when it was opened
-                            own_processes.refuse(fd, status)
-                        if size <= left:
-                            data = read_range(fd, 0, size) if size else b""
-                            length = len(data)
-                            left -= length
-                            parts.append(data)
-                        else:
-                            found.large[len(found.lengths)] = size
-                    finally:
-                        os.close(fd)
-                except OSError as error:
-                    path = joined(directory, name)
-                    found.problems[len(found.lengths)] = problem(raw, path, error)
-                _append(found, mode & MODE_BITS, when, length)
+                for index, name in enumerate(names, len(found.lengths)):
+                    found.problems[index] = problem(raw, joined(directory, name), error)
+                nothing = [0] * len(names)
+                found.modes.extend(nothing)
+                found.times.extend(nothing)
+                found.lengths.extend([-1] * len(names))
     return found._replace(data=b"".join(parts))
 
 
-def _append(found: Contents, mode: int, when: int, length: int) -> None:
-    found.modes.append(mode)
-    found.times.append(when)
-    found.lengths.append(length)
+def _read_group(
+    raw: bytes,
+    fds: DirectoryFds,
+    directory: bytes,
+    names: list[bytes],
+    found: Contents,
+    parts: list[bytes],
+) -> None:
+    """Read files of one directory; raises OSError, before the first, if that cannot be opened."""
+    here, device = fds.get(directory), fds.device(directory)
+    sound = are_sound(names)
+    modes, times, lengths, _, problems, large = found
+    left = MOST_BYTES - sum(map(len, parts))
+    for name in names:
+        mode = when = 0
+        length = -1
+        try:
+            if not sound:
+                check_relative(name, alone=True)
+            fd = os.open(name, _FLAGS, dir_fd=here)
+            try:
+                status = os.fstat(fd)
+                mode, size, when = status.st_mode, status.st_size, status.st_mtime_ns
+                if not stat.S_ISREG(mode):
+                    raise not_a_file(name, follow=False)
+                if status.st_dev != device:  # the directory was checked when it was opened
+                    own_processes.refuse(fd, status)
+                if size > left:
+                    large[len(lengths)] = size
+                else:
+                    data = os.read(fd, size) if size else b""
+                    length = len(data)
+                    if length < size:  # cut meanwhile, or a file system that stops anywhere
+                        data = read_range(fd, 0, size)
+                        length = len(data)
+                    left -= length
+                    parts.append(data)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            problems[len(lengths)] = problem(raw, joined(directory, name), error)
+        modes.append(mode & MODE_BITS)
+        times.append(when)
+        lengths.append(length)
 
 
 def read_part(root: NativePath, path: bytes, offset: int, length: int) -> bytes:
