@@ -47,3 +47,20 @@ def test_a_server_starts_without_what_only_some_requests_need() -> None:
     later = {"config", "capabilities", "files", "files_sandboxed", "http"}
     unwanted = {f"handrail.server.methods.{name}" for name in later} | {"tomllib", "argparse"}
     assert unwanted.isdisjoint(done.stdout.split())
+
+
+def test_the_keeper_is_started_before_the_event_loop_is_imported() -> None:
+    script = (
+        "import sys\n"
+        "from handrail.process.keeper_client import start_keeper\n"
+        "def start(**_): print(*sys.modules); sys.exit(0)\n"
+        "start_keeper.start_keeper = start\n"
+        "sys.argv[1:] = ['serve', '--listen', 'stdio']\n"
+        "from handrail.__main__ import main\n"
+        "main()\n"
+    )
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True)
+    loaded = set(done.stdout.split())
+    assert "handrail.server.recovery.state_dir" in loaded
+    assert {"asyncio", "ssl", "uvloop", "msgspec", "handrail.server.app"}.isdisjoint(loaded)

@@ -177,7 +177,9 @@ def encode_head(lines: list[str]) -> bytes:
 
 
 def status_line(status: int) -> str:
-    from http import HTTPStatus  # a start does not need it
+    if status == 101:
+        return "HTTP/1.1 101 Switching Protocols"
+    from http import HTTPStatus  # 0.6 ms that the first WebSocket does not wait for
 
     try:
         phrase = HTTPStatus(status).phrase

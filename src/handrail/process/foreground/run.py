@@ -83,6 +83,7 @@ class Foreground:
         jobs = () if _signal.getsignal(_STOP) is _signal.SIG_IGN else (_STOP, _GO)
         self._watched = (*_WATCHED, *jobs)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
+        keep_to_ourselves()  # what is opened from now on is ours anyway
         self.terminal = terminal
         #: Whether what is typed to our terminal is for the command.  Its session is not ours, so
         #: the kernel does not keep it from reading what is typed to a shell.
@@ -104,7 +105,6 @@ class Foreground:
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
         """Start a command, found in our own PATH; raises OSError."""
         _become_subreaper()
-        keep_to_ourselves()
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
         if self.terminal is not None:
             # Opened in the child, which leads a session: so it is the one that controls it.
@@ -122,7 +122,6 @@ class Foreground:
         self._copies = copies
         passed, terminal = command.passed, None
         try:
-            keep_to_ourselves()
             if self._inside is None:
                 _become_subreaper()
                 terminal = self.terminal

@@ -9,7 +9,6 @@ continues.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import json
@@ -20,8 +19,12 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from handrail import own_code
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +49,13 @@ class Inheritance:
     lock: int
     path: str
 
-    async def take(self, loop: asyncio.AbstractEventLoop) -> bool:
+    async def take(self, loop: AbstractEventLoop) -> bool:
         """Say that we are ready and wait for *go*; False when it never comes."""
+        from asyncio import timeout  # not before the keeper has been started
+
         self.control.setblocking(False)
         try:
-            async with asyncio.timeout(_READY_SECONDS):
+            async with timeout(_READY_SECONDS):
                 await loop.sock_sendall(self.control, _READY)
                 return await loop.sock_recv(self.control, 16) == _GO
         except (TimeoutError, OSError):
@@ -83,8 +88,10 @@ class Upgrade:
         self._listener = listener
         self._under_way = False
 
-    async def prepare(self, loop: asyncio.AbstractEventLoop) -> socket.socket | None:
+    async def prepare(self, loop: AbstractEventLoop) -> socket.socket | None:
         """Start the new program; returns the socket on which it waits for *go*, or None."""
+        from asyncio import timeout, to_thread
+
         if self._under_way:
             return None
         self._under_way = True
@@ -99,7 +106,7 @@ class Upgrade:
             theirs.close()
         ours.setblocking(False)
         try:
-            async with asyncio.timeout(_READY_SECONDS):
+            async with timeout(_READY_SECONDS):
                 if await loop.sock_recv(ours, 16) == _READY:
                     return ours
         except (TimeoutError, OSError):
@@ -107,7 +114,7 @@ class Upgrade:
         ours.close()
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-            await asyncio.to_thread(os.waitpid, pid, 0)
+            await to_thread(os.waitpid, pid, 0)
         self._refuse("the new server did not get ready; what it said is in the log of this one")
         return None
 
