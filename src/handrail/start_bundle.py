@@ -127,7 +127,7 @@ class _Finder:
             modules.pop(name, None)
             raise
         finally:
-            spec._initializing = False  # noqa: SLF001
+            spec._initializing = False  # noqa: SLF001 (as the import system does)
         module = modules[name]  # it may have replaced itself
         if parent:
             setattr(modules[parent], child, module)

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def test_a_program_that_cannot_be_run(where: list[str], tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (code, f"handrail: {why}")
         as_sandbox = handrail("sandbox", "--", program, cwd=tmp_path)
         assert (as_sandbox.returncode, as_sandbox.stderr) == (code, f"handrail sandbox: {why}")
+
+
+@pytest.mark.parametrize("where", [[], ["--env", "A=1"]])
+def test_a_program_below_tmp_is_not_shown(
+    where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a virtual environment there: bubblewrap alone would say it, with the code 1."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        tool = Path(place, "tool")
+        tool.write_text("#!/bin/sh\nexit 3\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        done = handrail("run", *where, "--", "tool", cwd=tmp_path)
+        assert done.returncode == 127
+        assert "the one of PATH is below /tmp" in done.stderr
+        shown = handrail("run", *where, "--writable", place, "--", "tool", cwd=tmp_path)
+        assert shown.returncode == 3
 
 
 def test_the_sandbox_holds(tmp_path: Path) -> None:

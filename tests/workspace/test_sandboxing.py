@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
 from handrail.testing import memory_executor
+from tests.support.servers import server_process
 
 
 @pytest.fixture
@@ -286,3 +288,26 @@ def test_a_workspace_in_shared_memory_is_shown_and_nothing_beside_it(
             assert ws.files.read("inside") == "in\n"
             assert ws.files.download(".", tmp_path / "back").files == 1
             assert ws.run("touch new").ok == (sandbox == "workspace-write")
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_program_of_a_path_below_tmp_is_judged_before_it_is_started(
+    far: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a virtual environment there, which the sandbox does not show."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place, contextlib.ExitStack() as stack:
+        tool = Path(place, "bin/tool")
+        tool.parent.mkdir()
+        tool.write_text("#!/bin/sh\necho run\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+        at = stack.enter_context(server_process(tmp_path / "state")).url if far else None
+        with Workspace(root, at=at) as ws:
+            for name, why in (("missing-tool", r"\(os error 2\)$"), ("tool", "a /tmp of its own")):
+                with pytest.raises(ExecutorSpawnFailed, match=f"cannot start {name}: .*{why}"):
+                    ws.run([name])
+            shown = Profile(read=("/", str(tool.parent)))
+            assert ws.run(["tool"], sandbox=shown).stdout == "run\n"
+            own = f"mkdir -p {tool.parent}; printf '#!/bin/sh\necho own' > {tool}; chmod +x {tool}"
+            ws.run(own, check=True)
+            assert ws.run(["tool"]).stdout == "own\n"

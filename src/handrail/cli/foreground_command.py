@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from handrail.errors import SpawnFailed
-    from handrail.sandbox.profile import Intent
+    from handrail.sandbox.profile import Intent, Profile
 
 #: Our own failures, apart from the command's: as timeout, env and their like have it.
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
@@ -191,6 +191,8 @@ def run_sandboxed(
                 ) from None
             intent = intent._replace(private_tmp=own.path)
             env[b"TMPDIR"] = b"/tmp"
+            if b"/tmp" in env.get(b"PATH", b""):  # programs there are not shown
+                _check_shown(sandbox.resolve(intent, where), argv[0], env, where)
         return foreground_sandbox.run(
             sandbox, intent, Command(argv, where, env), timeout=timeout, own=own, surface=surface
         )
@@ -198,6 +200,17 @@ def run_sandboxed(
         # The sandbox itself is not closed: nothing runs in it any more, and this process ends.
         if own is not None:
             own.remove()
+
+
+def _check_shown(profile: Profile, program: bytes, env: dict[bytes, bytes], cwd: bytes) -> None:
+    """Raises NotRun for a program that the sandbox does not show."""
+    from handrail.errors import SpawnFailed
+    from handrail.sandbox.private_tmp import check_program
+
+    try:
+        check_program(profile, program, env, cwd)
+    except SpawnFailed as error:
+        raise NotRun(str(error), exit_code(error.errno)) from None
 
 
 def check_root(mode: str, cwd: str) -> None:

@@ -20,6 +20,7 @@ from handrail.process.spec import NO_LIMITS, Limits
 from handrail.sandbox.profile import Intent
 
 if TYPE_CHECKING:
+    from handrail.executor.stored.source import Result as StoredResult
     from handrail.network.managed.start import NetworkRequest
 
 __all__ = [
@@ -367,6 +368,13 @@ class Executor(ABC):
     async def attach(self, process_id: str) -> ExecSession:
         """A process that was started here before; raises ProcessUnknown."""
 
+    async def stored_result(self, session: str, process_id: str) -> StoredResult | None:
+        """What is stored of a process that was left; None: nothing.  Raises
+        ExecutorTransportFailed."""
+        from handrail.executor.stored.source import find_result
+
+        return await find_result(session, process_id)
+
     @abstractmethod
     async def place(self) -> Place:
         """Which machine this is; raises ExecutorTransportFailed."""
@@ -447,6 +455,9 @@ class WrappedExecutor(Executor):
 
     async def attach(self, process_id: str) -> ExecSession:
         return await self._executor.attach(process_id)
+
+    async def stored_result(self, session: str, process_id: str) -> StoredResult | None:
+        return await self._executor.stored_result(session, process_id)
 
     async def place(self) -> Place:
         return await self._executor.place()

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 from handrail import private_places
 from handrail.errors import SpawnFailed, UsageError
 from handrail.filesystem.pool import FilePool
-from handrail.process import find_program
 from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.choose_sandbox import Sandbox
 from handrail.sandbox.loopback import LoopbackNetworks
-from handrail.sandbox.profile import Intent
+from handrail.sandbox.profile import Intent, Profile
 from handrail.sandbox.sandboxed_command import NO_SANDBOX
 from handrail.sandboxed_files.plan import FileSandboxes
 from handrail.sandboxed_files.pool import FileHelper, FileHelpers
@@ -68,8 +67,7 @@ class LocalSandbox:
         shares its network, ``network`` what is managed of it.
         """
         profile = self._sandbox.resolve(intent, spec.cwd)
-        if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
-            _check(spec)  # what is there on the host
+        _check(profile, spec)
         join = None
         if loopback is not None:
             hosts, led_to = ("", None) if network is None else (network.hosts, network.led_to)
@@ -142,13 +140,14 @@ class LocalSandbox:
         self._sandbox.close(0)
 
 
-def _check(spec: ProcessSpec) -> None:
-    if not os.path.isdir(spec.cwd):
+def _check(profile: Profile, spec: ProcessSpec) -> None:
+    """Raise SpawnFailed for what cannot be started, as far as the host can tell."""
+    if not os.path.isdir(spec.cwd) and not private_tmp.covers(profile, spec.cwd):
         # In the sandbox it would only be a failed program, with an exit code like any other.
         raise SpawnFailed(
             f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
         )
-    find_program.check(spec.argv[0], spec.env, spec.cwd)
+    private_tmp.check_program(profile, spec.argv[0], spec.env, spec.cwd)
 
 
 class _Forks:

@@ -37,6 +37,7 @@ from handrail.protocol.process import LIMITS
 from handrail.sandbox.intent import to_wire
 
 if TYPE_CHECKING:
+    from handrail.executor.stored.source import Result as StoredResult
     from handrail.network.managed.start import NetworkRequest
 
 OnLag = Literal["auto", "block", "drop"]
@@ -173,6 +174,12 @@ class RemoteExecutor(Executor):
         self.client.follow(process_id, session)
         await session.begin(caught_up=False)
         return session
+
+    async def stored_result(self, session: str, process_id: str) -> StoredResult | None:
+        """What is stored of a process that was left, here or by the server."""
+        from handrail.executor.stored.source import find_result
+
+        return await find_result(session, process_id, self.client, self._timeout)
 
     async def processes(self) -> dict[str, dict[str, Any]]:
         """What the server says of the processes of this session, by their ids, as on the wire.

@@ -13,6 +13,10 @@ import stat
 
 from handrail.errors import SpawnFailed
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 #: For a child without a PATH of its own.
 DEFAULT_PATH = b"/usr/local/bin:/bin:/usr/bin"
 
@@ -29,7 +33,7 @@ def open_cwd(path: bytes) -> int:
         ) from None
 
 
-def find_program(name: bytes, env: dict[bytes, bytes], cwd: int) -> bytes:
+def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
     """The path to run for ``name``; raises SpawnFailed when there is none."""
     if b"/" in name:
         return name
@@ -55,7 +59,7 @@ def _may_execute(path: bytes, cwd: int) -> bool:
     return os.geteuid() == os.getuid() and os.access(full, os.X_OK)
 
 
-def check(name: bytes, env: dict[bytes, bytes], cwd: bytes) -> None:
+def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
     """Raise SpawnFailed for a program that its wrapper could not start either.
 
     For one in a sandbox: bubblewrap would say so with an exit code, like any command's own.

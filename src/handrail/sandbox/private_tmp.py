@@ -203,15 +203,90 @@ def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mappin
     return {**env, **changed} if changed else env
 
 
-def concerns(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
-    """Whether a command may start from a path that exists only in the sandbox."""
+def covers(profile: Profile, path: bytes) -> bool:
+    """Whether the sandbox has a version of its own of a path."""
+    return profile.private_tmp is not None and _place(normal(path), _shared(profile)) is not None
+
+
+def _shared(profile: Profile) -> list[bytes]:
+    return [path for path in named_paths(profile) if any(within(path, p) for p in PLACES)]
+
+
+def _place(path: bytes, shared: list[bytes]) -> bytes | None:
+    """The place whose private version has a path; None: the path is that of the host."""
+    place = next((one for one in PLACES if within(path, one)), None)
+    return None if place is None or any(within(path, one) for one in shared) else place
+
+
+def check_program(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
+    """Raise SpawnFailed for a program that its sandbox could not start either."""
+    from handrail.errors import SpawnFailed
+    from handrail.process import find_program
+
+    outside = outside_environment(profile, program, env, cwd)
+    if outside is None:
+        return
+    try:
+        find_program.check(program, outside, cwd)
+    except SpawnFailed as failed:
+        try:
+            find_program.check(program, env, cwd)
+        except SpawnFailed:
+            raise failed from None
+        raise SpawnFailed(
+            f"{failed}; the one of PATH is below /tmp, and a sandboxed command has a /tmp of its"
+            " own: name its directory in read= of a Profile, or with --writable",
+            errno=failed.errno,
+            path=failed.path,
+        ) from None
+
+
+def outside_environment(
+    profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes
+) -> Mapping[bytes, bytes] | None:
+    """The variables by which a program can be looked for on the host, before it is started.
+
+    Directories of PATH that the sandbox does not show are left out.  None: the program or the
+    directory it starts in may exist in the sandbox alone.
+    """
     if profile.private_tmp is None:
-        return False
-    names = [program] if b"/" in program else env.get(b"PATH", b"").split(b":")
-    paths = [normal(os.path.join(cwd, name)) for name in (b"", *names)]
-    named = [path for path in named_paths(profile) if any(within(path, p) for p in PLACES)]
-    return any(
-        within(path, place) and not any(within(path, share) for share in named)
-        for path in paths
-        for place in PLACES
-    )
+        return env
+    shared = _shared(profile)
+    whole = normal(os.path.join(cwd, program)) if b"/" in program else normal(cwd)
+    if _place(normal(cwd), shared) or _place(whole, shared):
+        return None
+    if b"/" in program or b"PATH" not in env:
+        return env
+    entries = env[b"PATH"].split(b":")
+    kept = []
+    for entry in entries:
+        path = normal(os.path.join(cwd, entry))
+        place = _place(path, shared)
+        if place is None:
+            kept.append(entry)
+        elif _may_have(profile.private_tmp, path[len(place) :], program):
+            return None
+    if len(kept) == len(entries):
+        return env
+    return {**env, b"PATH": b":".join(kept) or b"/dev/null"}  # an empty PATH would be the directory
+
+
+def _may_have(directory: bytes, below: bytes, program: bytes) -> bool:
+    """Whether a part has a program in a directory, or a link on the way, which leads anywhere."""
+    try:
+        parts = os.listdir(directory)
+    except OSError:
+        return True
+    for part in parts:
+        path = os.path.join(directory, part)
+        for name in (*filter(None, below.split(b"/")), program):
+            path = os.path.join(path, name)
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError:
+                break
+            if not stat.S_ISDIR(mode):
+                return True
+        else:
+            return True
+    return False

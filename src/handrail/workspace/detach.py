@@ -30,7 +30,6 @@ from handrail.workspace.detached_store import DetachedRecord, LeftProcess
 from handrail.workspace.process_follower import ProcessFollower
 
 if TYPE_CHECKING:
-    from handrail.executor.client.session import ExecServerClient
     from handrail.executor.stored.source import Result
     from handrail.secret_masks import Secrets
     from handrail.workspace.detached_store import Claim
@@ -130,7 +129,6 @@ async def followers(
         failure = None
     except ExecutorTransportFailed as error:
         executor, failure = None, error
-    client: ExecServerClient | None = getattr(executor, "client", None)
     if failure is not None:
         # A new session when one is needed; its directory for temporary files went with the old.
         location.session, location.temporary = None, None
@@ -145,7 +143,8 @@ async def followers(
             except ProcessUnknown:
                 pass  # it has ended, longer ago than its server remembers
         if session is None:
-            result = await find_result(left.session, process_id, client)
+            asked = find_result if executor is None else executor.stored_result
+            result = await asked(left.session, process_id)
             if result is None and failure is not None and is_over(failure):
                 result = await _ask(location, left.session, process_id)
             if result is None:
@@ -178,7 +177,7 @@ async def left_session(executor: Executor, process_id: str) -> ExecSession:
     try:
         return await executor.attach(process_id)
     except ProcessUnknown:
-        result = await find_result("", process_id, getattr(executor, "client", None))
+        result = await executor.stored_result("", process_id)
         if result is None:
             raise
         return StoredSession(process_id, result)
@@ -206,7 +205,7 @@ def is_over(failure: ExecutorTransportFailed) -> bool:
 async def _ask(location: Location, session: str, process_id: str) -> Result | None:
     """Ask the server, in a new session, for what is on its disk."""
     executor = await location.open()
-    return await find_result(session, process_id, getattr(executor, "client", None))
+    return await executor.stored_result(session, process_id)
 
 
 async def _check_waiting(record: DetachedRecord, result: Result) -> None:

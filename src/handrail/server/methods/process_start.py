@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, structs
 
 from handrail.errors import ProcessExists, RpcError, SandboxError, SpawnFailed
-from handrail.process import env_policy, find_program
+from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.spec import (
     DEFAULT_COLS,
@@ -222,10 +222,8 @@ def _result(conn: Connection, key: str, made: SandboxedCommand | None) -> StartR
 def _check_program(profile: Profile, spec: ProcessSpec) -> None:
     from handrail.sandbox import private_tmp
 
-    if private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
-        return  # it may be there in the sandbox alone
     try:
-        find_program.check(spec.argv[0], spec.env, spec.cwd)
+        private_tmp.check_program(profile, spec.argv[0], spec.env, spec.cwd)
     except SpawnFailed as error:
         raise _spawn_error(error) from None
 

@@ -482,8 +482,6 @@ class Workspaces:
     async def free_disk(self) -> int:
         return await self._work.quick(self.directories.free)
 
-    # --- writing, tasks --------------------------------------------------------------------------
-
     def _save(self, record: Record) -> None:
         try:
             self._stored.write(record)
