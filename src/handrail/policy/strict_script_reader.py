@@ -17,6 +17,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import node_text, syntax_tree
@@ -66,6 +67,7 @@ def split(argv: Sequence[str]) -> tuple[Argv, ...] | None:
     return None if call is None else plain_commands(call.script)
 
 
+@lru_cache(maxsize=16)  # each is read for its rules and for the answers that were given before
 def plain_commands(script: str) -> tuple[Argv, ...] | None:
     """The commands of a script of plain words, in source order; None: cannot tell."""
     tree = syntax_tree(script)

@@ -45,7 +45,10 @@ async def spawn_request(
     args: ExecCommandArgs, settings: Settings, executor: Executor, process_id: int
 ) -> SpawnRequest:
     """Make the complete request for the executor.  Raises UsageError."""
-    default = settings.shell or (await executor.place()).shell
+    default = settings.shell
+    if default is None:
+        named = args.shell and not settings.remote  # then the machine's own does not matter
+        default = FALLBACK if named else (await executor.place()).shell
     argv = shell_argv(
         args.cmd,
         default=default,
