@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import CommandFailed, Workspace
-from handrail.secret_masks import Secrets
+from handrail.secret_masks import NO_SECRETS, Secrets
 from handrail.workspace.output import kept_output
 from handrail.workspace.output.kept_output import KeptOutput
 from tests.support.servers import ServerProcess
@@ -43,6 +43,9 @@ def test_the_ends_are_kept(pieces: list[bytes], limit: int | None, memory: int, 
             head, tail = limit - limit // 2, limit // 2
             assert kept.take() == whole[:head] + whole[len(whole) - tail :]
             assert kept.omitted == len(whole) - limit
+        with pytest.MonkeyPatch.context() as steps:
+            steps.setattr(kept_output, "_STEP", 3)
+            assert kept.text(NO_SECRETS) == kept.take().decode("utf-8", "replace")
 
 
 def _no_room(*_: object) -> int:

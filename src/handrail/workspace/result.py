@@ -90,7 +90,7 @@ class Later:
     def read(self) -> str | bytes:
         """The output."""
         if self._text:
-            return self._kept.shown(self._secrets).decode("utf-8", "replace")
+            return self._kept.text(self._secrets)
         return self._kept.take()
 
     def end(self) -> bytes:

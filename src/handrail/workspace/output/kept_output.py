@@ -7,14 +7,19 @@ as a whole.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
+from collections.abc import Iterator
 
 from handrail.executor.output.spill import unlinked_file, write_at
 from handrail.secret_masks import Secrets
 
 #: What is kept in memory; beyond it all of it is in the file.
 MEMORY_BYTES = 1024 * 1024
+#: What is read from the file at a time.
+_STEP = 1024 * 1024
 #: What is looked at for the reason of a failure.
 END_BYTES = 16 * 1024
 
@@ -107,8 +112,35 @@ class KeptOutput:
 
     def take(self) -> bytes:
         """All that is kept, the ends joined."""
+        if not self.in_file:
+            tail = min(self._tailed, self._tail_cap)
+            return self._head.read(0, self._head_cap) + self._tail.last(tail)
+        # It grows in place and is handed out as it is: joining would take twice the memory.
+        whole = io.BytesIO()
+        for piece in self._pieces():
+            whole.write(piece)
+        return whole.getvalue()
+
+    def text(self, secrets: Secrets) -> str:
+        """Version of `shown` as text: UTF-8, with U+FFFD for what is none."""
+        if secrets or not self.in_file:
+            return self.shown(secrets).decode("utf-8", "replace")
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = ""
+        for piece in self._pieces():
+            text += decoder.decode(piece)  # in place: no other object refers to it
+        text += decoder.decode(b"", final=True)
+        return text
+
+    def _pieces(self) -> Iterator[bytes]:
+        """All that is kept, at most a MiB at a time."""
+        yield from self._head.pieces(0, min(self._head.end, self._head_cap))
         tail = min(self._tailed, self._tail_cap)
-        return self._head.read(0, self._head_cap) + self._tail.last(tail)
+        if tail:
+            start = (self._tail.end - tail) % self._tail.size
+            here = min(tail, self._tail.size - start)
+            yield from self._tail.pieces(start, here)
+            yield from self._tail.pieces(0, tail - here)
 
     def end(self, secrets: Secrets, count: int = END_BYTES) -> bytes:
         """The newest bytes of what is kept, with every secret masked."""
@@ -197,6 +229,12 @@ class _Region:
         if self._fd >= 0:
             self._memory = bytearray(self.read(0, self.size))
             self._fd = -1
+
+    def pieces(self, at: int, count: int) -> Iterator[bytes]:
+        """The bytes of `read`, at most a MiB at a time."""
+        while count > 0 and (piece := self.read(at, min(count, _STEP))):
+            yield piece
+            at, count = at + len(piece), count - len(piece)
 
     def last(self, count: int) -> bytes:
         """The newest bytes."""
