@@ -91,7 +91,7 @@ def test_limits() -> None:
 
 
 def test_end_of_the_line_is_its_end() -> None:
-    assert Stub().end() == (0, b"")
+    assert Stub().end() == (1, b"")
 
 
 @pytest.mark.parametrize(

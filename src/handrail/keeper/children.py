@@ -119,32 +119,6 @@ class Children:
             self.forget(child)
             self.failed(fd, message.serial, error.errno or 0)
 
-    def use(self, fd: int, serial: int, asked: messages.Use) -> None:
-        """Let a child that waits become a command, and tell the server whether it does."""
-        entry = self.entries.get(asked.child)
-        line = None if entry is None or entry.status is not None else entry.line
-        if entry is None or line is None:
-            self.failed(fd, serial, errno.ESRCH)
-            return
-        entry.line = None  # it is never used twice
-        try:
-            spawn.use(asked, line, entry.fds.get(b"pty"))
-        except OSError as error:
-            self.failed(fd, serial, error.errno or errno.EINVAL)
-            return
-        finally:
-            line.close()
-        entry.note = asked.note
-        if asked.end_at is not None:
-            self.end_by(entry, messages.Due(entry.child, CAUSE_TIME, asked.end_at, asked.grace))
-        self.say(fd, messages.DONE, serial, messages.Count(0).pack())
-
-    def end_waiting(self) -> None:
-        """End the children that wait for a command: the server that would use them is gone."""
-        for entry in [entry for entry in self.entries.values() if entry.line is not None]:
-            self.signal(entry.child, signal.SIGKILL, messages.SCOPE_TREE)
-            self.forget(entry.child)
-
     def failed(self, fd: int, serial: int, number: int) -> None:
         self.say(fd, messages.FAILED, serial, messages.Count(number).pack())
 
@@ -372,9 +346,7 @@ class Children:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
-            if entry.line is not None:
-                entry.line.close()
-                entry.line = None
+            entry.close_lines()
             self.endings.drop(child)
             self.watcher.drop(child)
             self.groups.forget(entry.mark)
@@ -461,6 +433,7 @@ class Children:
 
     def finish(self, entry: Entry, status: int) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
+        entry.close_lines()
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         entry.status |= self.groups.exceeded(entry.mark) | entry.exceeded

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 
 from handrail import secret_proof
-from handrail.keeper import hardening, messages, own_fds, tree
+from handrail.keeper import hardening, messages, own_fds, tree, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
 from handrail.keeper.proc_children import children_of
@@ -64,7 +64,7 @@ class Keeper:
         self.succession.gone(fd)
         # Also when it had never said hello: an owner may die before it does.
         if self.lease.holder is None:
-            self.children.end_waiting()
+            waiting_children.end_all(self.children)
             if self.listener is None:
                 self.stop()
             else:
@@ -127,7 +127,9 @@ class Keeper:
         elif op == messages.SPAWN:
             self.children.spawn(fd, message)
         elif op == messages.USE:
-            self.children.use(fd, serial, messages.Use.unpack(fields))
+            waiting_children.use(self.children, fd, serial, messages.Use.unpack(fields))
+        elif op == messages.COVER:
+            waiting_children.cover(self.children, fd, message)
         elif op == messages.SIGNAL:
             wanted = messages.Signal.unpack(fields)
             reached = self.children.signal(wanted.child, wanted.number, wanted.scope)

@@ -21,7 +21,7 @@ import struct
 from handrail import memory_file
 from handrail.keeper.fields import Fields
 
-VERSION = 8
+VERSION = 9
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -47,6 +47,7 @@ PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see secret_proof.p
 SECRET = 19  # what servers that find us by our socket have to know
 ABILITIES = 20  # answered by Abilities
 USE = 21  # Use, answered by a Count or FAILED: a child that waits becomes a command
+COVER = 22  # Covered, answered by a Count or FAILED; fds: program, namespace, where it is seen
 
 # What a keeper says.
 WELCOME = 32  # Welcome
@@ -123,6 +124,14 @@ class Use(Fields):
     limits: dict[bytes, int]
     end_at: int | None = None
     grace: int = 0
+    #: Inode and device of each placeholder that is covered before the command begins.
+    covers: list[int] = []  # noqa: RUF012 (never changed)
+
+
+class Covered(Fields):
+    """A child that waits, to which the program belongs that covers missing names in its sandbox."""
+
+    child: bytes
 
 
 class Spawned(Fields):

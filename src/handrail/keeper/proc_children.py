@@ -38,3 +38,11 @@ def own_orphans() -> list[int]:
             return [int(pid) for pid in file.readall().split()]
     except OSError:
         return []
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Its children, their children, and so on."""
+    found = children_of(pid)
+    for child in found:
+        found += children_of(child)
+    return found

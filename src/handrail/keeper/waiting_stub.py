@@ -10,7 +10,7 @@ In C it would be::
     read(READY, picture, 1);
     close(READY);
     do got = read(LINE, picture, SIZE); while (got == -EINTR);
-    if (got <= 0) exit(0);  // the other end is gone: no command comes any more
+    if (got <= 0) exit(1);  // the other end is gone: no command comes any more
     close(LINE);
     close(PROGRAM);
     for (limit *l = limits; l->kind != -1; l++)
@@ -118,7 +118,7 @@ def _text(errors: int, ready: int, line: int, itself: int) -> bytes:
     code += put(EDI, line) + put(ESI, picture) + put(EDX, LONGEST) + call(_READ)
     code += b"\x83\xf8" + number(256 - _EINTR, 1)  # cmp eax, -EINTR
     code.jump(code.EQUAL, "wait")
-    code += b"\x31\xff" + b"\x85\xc0"  # xor edi, edi; test eax, eax
+    code += put(EDI, 1) + b"\x85\xc0"  # test eax, eax
     code.jump(code.NOT_POSITIVE, "exit")
     code += put(EDI, line) + call(_CLOSE) + put(EDI, itself) + call(_CLOSE)
     code += b"\x4c\x8b\x24\x25" + at(_LIMITS)  # mov r12, [limits]

@@ -297,9 +297,9 @@ class ProcessTable:
                     way_out = None if spec.network is None else spec.network.way_out
                     inside.attend(spawned.listener, self._loop, keep, way_out)
                 note = self._note(key, spec, place)
-                if await inside.set_up(self._loop) and await self._launcher.use(
-                    spec, spawned.child, note
-                ):
+                stood = await inside.set_up(self._loop)
+                stood = stood and await self._launcher.use(spec, spawned.child, note)
+                if stood and await inside.set_up(self._loop):
                     return spec, spawned
                 said = _last_words(spawned)
             except BaseException:

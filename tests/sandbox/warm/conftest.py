@@ -62,8 +62,7 @@ class Warmed:
 
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
-        """None is made meanwhile: bubblewrap would make a covered name anew that is taken away,
-        and one that is made after a change may rightly be used."""
+        """None is made meanwhile: one that is made after a change may rightly be used."""
         most, self.pool._most = self.pool._most, 0
         await eventually_so(lambda: self.pool._maker is None, "none is being made")
         yield
@@ -98,8 +97,8 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
     monkeypatch.setattr(private_places, "revision", lambda: (len(private_places._added),))
     monkeypatch.setattr(private_places, "remembered", lambda **_: [])
     # Longer than a busy machine takes.
-    monkeypatch.setattr(demand, "KEEP_VISIBLE_SECONDS", 60.0)
-    monkeypatch.setattr(demand, "RECENT_SECONDS", 60.0)
+    monkeypatch.setattr(demand, "BURST_SECONDS", 60.0)
+    monkeypatch.setattr(demand, "KEEP_SECONDS", 120.0)
 
     @asynccontextmanager
     async def made(root: Path, **options: Any) -> AsyncIterator[Warmed]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from handrail.sandbox.warm.demand import KEEP_SECONDS, KEEP_VISIBLE_SECONDS, MOST, Demand
+from handrail.sandbox.warm.demand import KEEP_SECONDS, MOST, Demand
 
 
 def test_none_for_a_single_command() -> None:
-    demand = Demand(visible=False)
+    demand = Demand()
     demand.used(10.0)
     assert demand.wanted(10.0) == 0
     demand.used(10.0 + 2 * KEEP_SECONDS)
@@ -16,7 +14,7 @@ def test_none_for_a_single_command() -> None:
 
 
 def test_by_the_rate_and_never_more_than_the_most() -> None:
-    demand = Demand(visible=False)
+    demand = Demand()
     for use in range(3):
         demand.used(use / 10)
     assert demand.wanted(0.3) == 6
@@ -25,13 +23,14 @@ def test_by_the_rate_and_never_more_than_the_most() -> None:
     assert demand.wanted(1.5) == MOST
 
 
-@pytest.mark.parametrize(("visible", "keep"), [(False, KEEP_SECONDS), (True, KEEP_VISIBLE_SECONDS)])
-def test_one_is_left_and_then_none(visible: bool, keep: float) -> None:
-    demand = Demand(visible=visible)
-    demand.used(0.0)
-    demand.used(0.5)
-    assert not demand.over(0.5 + keep)
-    if not visible:
-        assert demand.wanted(0.5 + keep) == 1
-    assert demand.over(0.6 + keep)
-    assert demand.wanted(0.6 + keep) == 0
+def test_a_burst_is_remembered_for_a_while() -> None:
+    demand = Demand()
+    for use in range(4):
+        demand.used(use / 10)
+    demand.used(20.0)
+    assert demand.wanted(20.0) == 8
+    assert demand.wanted(1.0 + KEEP_SECONDS) == 1
+    demand.used(2.0 + KEEP_SECONDS)
+    assert demand.wanted(2.0 + KEEP_SECONDS) == 2
+    assert demand.wanted(3.0 + 2 * KEEP_SECONDS) == 0
+    assert demand.over(3.0 + 2 * KEEP_SECONDS)

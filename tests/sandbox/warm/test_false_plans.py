@@ -41,10 +41,10 @@ async def test_a_missing_name_is_made(
         (folder / ".git").mkdir()
         (folder / ".git" / "HEAD").write_text("ref: x\n")
 
-    def begin(inside: RunningSandbox, masks: Sequence[Placeholder]) -> None:
+    def begin(inside: RunningSandbox, masks: Sequence[Placeholder]) -> list[int]:
         if not (folder / ".git").exists():
             make()
-        begun(inside, masks)
+        return begun(inside, masks)
 
     async with warm(folder) as warmed:
         await warmed.wait()
@@ -60,39 +60,55 @@ async def test_a_missing_name_is_made(
     assert os.listdir(folder) == [".git"]
 
 
-def repository_in(folder: Path) -> None:
-    """Have names covered before bubblewrap starts: those that wait are seen on the host then."""
-    (folder / "sub" / ".git").mkdir(parents=True)
+@pytest.mark.parametrize("exchange", ["filled", "removed", "replaced", "linked", "moved_on"])
+@pytest.mark.parametrize("nested", [False, True], ids=["plain", "nested"])
+async def test_a_placeholder_is_exchanged(
+    warm: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch, exchange: str, nested: bool
+) -> None:
+    """Between its making and the mount, by a program outside."""
+    ws, out = folder / "ws", folder / "out"
+    out.mkdir()
+    if nested:  # cold, names are covered before bubblewrap starts then
+        (ws / "sub" / ".git").mkdir(parents=True)
+    git = ws / ".git"
 
+    def begin(inside: RunningSandbox, masks: Sequence[Placeholder]) -> list[int]:
+        covers = begun(inside, masks)
+        if git.is_symlink() or exchanged:
+            return covers
+        exchanged.append(True)
+        if exchange == "filled":
+            (git / "HEAD").write_text("ref: x\n")
+        elif exchange == "removed":
+            git.rmdir()
+        elif exchange == "replaced":
+            git.rename(ws / "old")
+            git.mkdir()
+        elif exchange == "linked":
+            git.rename(ws / "old")
+            git.symlink_to(out)
+        else:  # the whole directory, and another takes its place
+            ws.rename(folder / "elsewhere")
+            ws.mkdir()
+        return covers
 
-async def test_a_placeholder_is_filled(warm: Warm, folder: Path) -> None:
-    repository_in(folder)
-    async with warm(folder) as warmed:
+    exchanged: list[bool] = []
+    begun = RunningSandbox.begin
+    async with warm(ws) as warmed:
         await warmed.wait()
         async with warmed.resting():
-            assert os.listdir(folder / ".git") == []
-            (folder / ".git" / "HEAD").write_text("ref: x\n")
-            result = await warmed.run("cat .git/HEAD; echo x > .git/HEAD", ahead=False)
-        assert result.stdout == "ref: x\n"
-        assert (folder / ".git" / "HEAD").read_text() == "ref: x\n"
-
-
-@pytest.mark.parametrize("again", [False, True])
-async def test_a_placeholder_is_removed(warm: Warm, folder: Path, again: bool) -> None:
-    """Its mount goes with it, also if another directory takes its place and inode."""
-    repository_in(folder)
-    async with warm(folder) as warmed:
-        await warmed.wait()
-        async with warmed.resting():
-            (folder / ".codex").rmdir()
-            if again:
-                (folder / ".codex").mkdir()
-            # The kernel tells it once; it holds for good.
-            assert not any(one.stands() for one in warmed.standing)
-            assert not any(one.stands() for one in warmed.standing)
-            await warmed.run("mkdir -p .codex; echo x > .codex/x; echo y > fine", ahead=False)
-        assert (folder / "fine").exists()
-        assert not (folder / ".codex" / "x").exists()
+            monkeypatch.setattr(RunningSandbox, "begin", begin)
+            command = "echo x > .git/HEAD; echo x > .git/config; echo x > .codex/x; pwd"
+            with contextlib.suppress(ExecutorSpawnFailed):  # nothing ran
+                result = await warmed.ws.run(command)
+                assert result.stdout in ("", f"{ws}\n")
+            assert exchanged
+        for place in (ws, folder / "elsewhere"):
+            assert not (place / ".git" / "config").exists()
+            assert not (place / ".codex" / "x").exists()
+        assert os.listdir(out) == []
+        if exchange == "filled":
+            assert (git / "HEAD").read_text() == "ref: x\n"
 
 
 async def test_a_denied_file_is_replaced(warm: Warm, folder: Path) -> None:

@@ -44,16 +44,30 @@ print(open("/proc/net/unix").read().count("\\n"))
 
 
 def processes(warmed: Warmed) -> list[int]:
-    """All processes of all that wait: bwrap, the first one inside, the stub."""
+    """All processes of all that wait: bwrap, the first one inside, the stub, the coverer."""
     found = [one.spawned.pid for one in warmed.standing]
     for pid in found:
         found += children_of(pid)
-    return found
+    launcher = warmed.executor._launcher
+    assert launcher is not None
+    return found + coverers(launcher.keeper_pid)
 
 
-@pytest.fixture(params=[False, True], ids=["stub", "bubblewrap"])
+def coverers(keeper: int) -> list[int]:
+    """The programs below a keeper that cover missing names."""
+    return [pid for pid in children_of(keeper) if "handrail-cover" in link(f"/proc/{pid}/exe")]
+
+
+def link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+@pytest.fixture(params=[False, True], ids=["there", "missing"])
 def missing(folder: Path, request: pytest.FixtureRequest) -> bool:
-    """Whether bubblewrap waits to cover names that are missing, or a stub for its command."""
+    """Whether names are missing, which are covered when the command comes."""
     for name in () if request.param else PROTECTED_NAMES:
         (folder / name.decode()).mkdir()
     return bool(request.param)
@@ -66,7 +80,7 @@ async def test_from_another_sandbox_of_the_workspace(
         await warmed.wait(3)
         (folder / "attack.py").write_text(ATTACK)
         pids = processes(warmed)
-        assert len(pids) >= (6 if missing else 9)
+        assert len(pids) >= (12 if missing else 9)
         words = " ".join(map(str, pids))
         result = await warmed.run(f"exec /usr/bin/python3 attack.py {words}")
         done, sockets = result.stdout.splitlines()
@@ -84,6 +98,36 @@ async def test_it_has_nothing_of_a_request(warm: Warm, folder: Path, missing: bo
         assert pids
         for pid in pids:
             assert "SECRET_WORD" not in read(f"/proc/{pid}/environ")
+
+
+async def test_a_coverer_has_no_more_than_it_needs(warm: Warm, folder: Path) -> None:
+    """It is outside of the sandbox's processes, and what it holds is nothing of a command."""
+    async with warm(folder, env={"SECRET_WORD": "hush"}) as warmed:
+        await warmed.wait(2)
+        launcher = warmed.executor._launcher
+        assert launcher is not None
+        for pid in coverers(launcher.keeper_pid):
+            assert read(f"/proc/{pid}/environ") == ""
+            assert link(f"/proc/{pid}/ns/pid") == link("/proc/self/ns/pid")
+            assert link(f"/proc/{pid}/ns/mnt") != link("/proc/self/ns/mnt")
+            names = [link(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+            kinds = sorted(name.partition(":")[0] for name in names)
+            assert kinds == ["/", "/", "/", "socket", "socket", "socket"]
+
+
+async def test_a_coverer_that_is_killed(warm: Warm, folder: Path) -> None:
+    """Its sandbox is given up, and the command starts cold."""
+    async with warm(folder) as warmed:
+        await warmed.wait(2)
+        launcher = warmed.executor._launcher
+        assert launcher is not None
+        async with warmed.resting():
+            for pid in coverers(launcher.keeper_pid):
+                os.kill(pid, signal.SIGKILL)
+            for _ in range(3):
+                result = await warmed.ws.run("touch .git/x; echo fine")
+                assert (result.stdout, "denied" in result.stderr) == ("fine\n", True)
+    assert os.listdir(folder) == []
 
 
 async def test_it_has_filters(warm: Warm, folder: Path) -> None:

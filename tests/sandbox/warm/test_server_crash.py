@@ -12,7 +12,7 @@ import pytest
 from handrail.keeper.proc_children import children_of
 from tests.sandbox.arena import Wire
 from tests.sandbox.warm.conftest import Warm
-from tests.sandbox.warm.test_reach import alive
+from tests.sandbox.warm.test_reach import alive, coverers
 from tests.support.eventually import eventually
 from tests.support.processes import nothing_left, reaping
 from tests.support.servers import ServerProcess
@@ -71,7 +71,7 @@ def two_sandboxes(client: Client, keeper: int, ws: Path) -> set[int]:
 def test_killed_before_they_cover_missing_names(
     warm: Warm, folder: Path, tmp_path: Path, killed: str
 ) -> None:
-    """What bubblewrap has not done yet it never does: no name is made."""
+    """Nothing of them is left, and no name is made."""
     server = ServerProcess(tmp_path / "state")
     with nothing_left(), reaping(lambda: server.pid):
         try:
@@ -79,6 +79,7 @@ def test_killed_before_they_cover_missing_names(
             keeper = server.keeper()
             waiting = two_sandboxes(client, keeper, folder)
             inside = {pid for one in waiting for pid in children_of(one)}
+            inside.update(eventually(lambda: coverers(keeper), "names are covered by one"))
             if killed == "both":
                 os.kill(keeper, signal.SIGSTOP)  # it ends none
             if killed != "keeper":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import AsyncWorkspace, Limits
+from handrail import AsyncWorkspace, Limits, Profile
 from handrail.sandbox.profile import PROTECTED_NAMES
 from tests.sandbox.warm.conftest import Warm, Warmed
 from tests.support.eventually import eventually_so
@@ -27,7 +27,7 @@ LOOK = [
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("tty", [False, True])
 async def test_everything_is_as_cold(warm: Warm, folder: Path, tty: bool, missing: bool) -> None:
-    """But for ``/dev/.ready`` where no name is missing (docs/decisions/0028)."""
+    """But for ``/dev/.ready`` (docs/decisions/0028)."""
     for name in () if missing else PROTECTED_NAMES:
         (folder / name.decode()).mkdir()
     async with warm(folder) as warmed:
@@ -39,7 +39,7 @@ async def test_everything_is_as_cold(warm: Warm, folder: Path, tty: bool, missin
                 break
             with contextlib.suppress(AssertionError):
                 await eventually_so(lambda: bool(warmed.standing), limit=2)
-    assert ahead == [line for line in cold if missing or line != ".ready"]
+    assert ahead == [line for line in cold if line != ".ready"]
 
 
 async def said(warmed: Warmed, tty: bool) -> list[str]:
@@ -49,16 +49,26 @@ async def said(warmed: Warmed, tty: bool) -> list[str]:
     return text.replace("\r", "").splitlines()
 
 
-async def test_none_is_seen_on_the_host(warm: Warm, folder: Path) -> None:
+@pytest.mark.parametrize("nested", [False, True])
+async def test_none_is_seen_on_the_host(warm: Warm, folder: Path, nested: bool) -> None:
     """While they wait; a command has the names covered that are missing."""
-    async with warm(folder) as warmed:
+    ws = folder / "ws"
+    there = ["sub"] if nested else []
+    for name in there:  # cold, names are covered before bubblewrap starts then
+        (ws / name / ".git").mkdir(parents=True)
+    denied = Profile(write=(".",), deny=("secret", "one/two"))
+    async with warm(ws, sandbox=denied) as warmed:
         await warmed.wait(3)
         async with warmed.resting():
-            assert os.listdir(folder) == []
-            result = await warmed.run("ls -A; mkdir .git/x; rmdir .git; touch .agents/x")
-            assert result.stdout == ".agents\n.codex\n.git\n"
-            assert result.stderr.count("cannot") + result.stderr.count("failed") == 3, result
-            assert os.listdir(folder) == []
+            assert os.listdir(ws) == there
+            result = await warmed.run(
+                "ls -A; mkdir .git/x; rmdir .git; touch .agents/x; echo x >secret; mkdir one/two;"
+                " ls -A /proc/self/fd"
+            )
+            names = [".agents", ".codex", ".git", "one", "secret", *there]
+            assert result.stdout.splitlines() == [*names, "0", "1", "2", "3"]
+            assert len(result.stderr.splitlines()) == 5, result
+            assert os.listdir(ws) == there
             assert all(one.stands() for one in warmed.standing)
 
 

@@ -14,7 +14,7 @@ import os
 import signal
 
 from handrail import memory_file
-from handrail.keeper import messages
+from handrail.keeper import messages, waiting_children
 from handrail.keeper.fields import Fields
 
 TYPE_CHECKING = False
@@ -106,7 +106,7 @@ class StrayRecord(Fields):
 def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) -> str:
     """Execute that program; returns the reason only when it failed."""
     python, program = become.python, become.program
-    keeper.children.end_waiting()
+    waiting_children.end_all(keeper.children)
     try:
         keeper.links.make_all()
     except OSError as error:

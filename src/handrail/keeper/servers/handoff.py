@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
-from handrail.keeper import messages
+from handrail.keeper import messages, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
@@ -61,7 +61,7 @@ class ServerHandoff:
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
             return
         self.lease.stop_orphan_wait()
-        self.children.end_waiting()
+        waiting_children.end_all(self.children)
         base = self.children.mark >> 24 << 24
         welcome = messages.Welcome(messages.VERSION, os.getpid(), self.lost_at, base)
         self.links.say(fd, messages.WELCOME, serial, welcome.pack())

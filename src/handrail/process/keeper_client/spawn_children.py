@@ -105,6 +105,7 @@ class Launcher:
         self.marks: dict[int, int] = {}
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
+        self.asked_at = 0.0  # when the keeper was last asked for a child, by the loop's clock
         self.abilities = Abilities()
         self.turns = ReadScheduler(loop)
         #: Whether the keeper holds copies of what it is given, for a server after this one.
@@ -190,7 +191,7 @@ class Launcher:
         ``note``: what the next server has to know of it; holds no NUL.  The keeper is asked
         before this returns, or in its turn; the coroutine waits for the answer.
         """
-        waiting = spec.waiting
+        waiting, self.asked_at = spec.waiting, self._loop.time()
         if waiting is not None and waiting.spawned is not None:
             return self._made_ahead(spec, waiting.spawned, note)
         cwd = find_program.open_cwd(spec.cwd)
@@ -254,11 +255,22 @@ class Launcher:
         if spec.waiting is None:
             return True
         question = self._using.pop(child, None)
+        if spec.waiting.prepare is not None and not await spec.waiting.prepare(child):
+            return False
         try:
             answer = await (question or self._ask_use(spec, child, note))
         except (OSError, ValueError):
             return False  # no descriptor free to send it with, or a NUL where none can be
         return answer.op == messages.DONE
+
+    async def cover(self, child: int, fds: list[int]) -> None:
+        """Give a child that waits the program that covers missing names; raises OSError.
+
+        The descriptors: the program, the mounts of its sandbox, and where it is seen.
+        """
+        answer = await self.link.ask(messages.COVER, messages.Covered(b"%d" % child).pack(), fds)
+        if answer.op != messages.DONE:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _ask_use(
         self, spec: ProcessSpec, child: int, note: bytes

@@ -46,6 +46,7 @@ def use(spec: ProcessSpec, child: int, note: bytes) -> messages.Use:
         _limits(spec),
         _end_at(spec),
         int(process.TIMEOUT_GRACE * 1000),
+        waiting.covers,
     )
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD = 3, 4, 5, 6, 7, 8
 #: The namespace of a shared network, and the program that joins it.
 NETWORK_FD, JOIN_FD = 9, 10
-#: Of a sandbox that waits: its line and its stub; where bwrap tells that it waits, and waits.
-LINE_FD, STUB_FD, TOLD_FD, HOLD_FD = 11, 12, 13, 14
-FIRST_FD = 15
+#: Of a sandbox that waits: its line and its stub.
+LINE_FD, STUB_FD = 11, 12
+FIRST_FD = 13
 #: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
 #: Copying this file is the last thing bwrap does before it starts the command.
@@ -115,21 +115,15 @@ def sandbox_arguments(
     ready: bool = True,
     arg0: bytes | None = None,
     sync: bool = False,
-    held_at: int | None = None,
 ) -> list[bytes]:
     """All that bwrap is told of a sandbox, in order; the command comes after it.
 
     ``network``: the one of the program that starts bwrap.  ``resolver``: the resolver's
     configuration, as the number of its fd and its path.  ``ready``: bwrap says when the sandbox
-    stands.  ``sync``: bwrap holds the lock on placeholders.  ``held_at``: so many words of the
-    mounts come before bwrap tells that it waits, and waits; the others when it is let go.
+    stands.  ``sync``: bwrap holds the lock on placeholders.
     """
     out = namespace_arguments(network=network, lasting=lasting)
-    if held_at is None:
-        out += mounts
-    else:
-        waits = (b"--file", b"%d" % TOLD_FD, READY_FILE, b"--file", b"%d" % HOLD_FD, READY_FILE)
-        out += [*mounts[:held_at], *waits, *mounts[held_at:]]
+    out += mounts
     if resolver is not None:
         out += [b"--perms", b"0444", b"--ro-bind-data", *resolver]
     if ready:

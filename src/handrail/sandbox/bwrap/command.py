@@ -18,7 +18,6 @@ from handrail.sandbox.bwrap.arguments import (
     ARGS_FD,
     BEFORE_FD,
     FIRST_FD,
-    HOLD_FD,
     INFO_FD,
     JOIN_FD,
     MOST_ARGUMENTS,
@@ -27,7 +26,7 @@ from handrail.sandbox.bwrap.arguments import (
     SECCOMP_FD,
     STUB_FD,
     SYNC_FD,
-    TOLD_FD,
+    EmptyFile,
     resolver_text,
     sandbox_arguments,
 )
@@ -73,10 +72,9 @@ def wrap(
     before ``RunningSandbox.let_start``.  With a ``watcher`` everything it tries to
     change is announced.  ``joining``: instead of a network of its own it has one that is there.
     ``stub``: the program that waits in it until it becomes a command; of ``command`` no more than
-    ``tty`` counts then, and missing names are covered when it begins, unless that is done before
-    bwrap starts.  Raises Refused, or Stale when the plan has to be made anew.
+    ``tty`` counts then, and missing names are covered when it begins.  Raises Refused, or Stale
+    when the plan has to be made anew.
     """
-    held = stub >= 0 and bool(plan.masks) and not plan.masks_beforehand
     argv, env, tty = command.argv, environment(command, plan), command.tty
     cwd, arg0 = command.cwd, command.arg0
     if stub >= 0:
@@ -94,7 +92,7 @@ def wrap(
         raise ValueError("a command with the network of the host joins no other")
     named = None if arg0 == argv[0] else arg0
     arguments = sandbox_arguments(
-        plan.arguments,
+        plan.arguments if stub < 0 else plan.arguments[: plan.masks_at],
         env,
         cwd,
         network=joined or (plan.profile.network and not managed),
@@ -103,7 +101,6 @@ def wrap(
         ready=stub < 0,
         arg0=named if bwrap.argv0 else None,
         sync=bool(plan.masks),
-        held_at=plan.masks_at if held else None,
     )
     if len(arguments) > MOST_ARGUMENTS:
         raise Refused(
@@ -118,9 +115,15 @@ def wrap(
         argv = (_setsid(), b"-c", *argv)
     lease = None
     if plan.masks:
-        lease = plan.registry.prepare() if held else plan.registry.acquire(plan.masks)
+        lease = plan.registry.acquire(plan.masks) if stub < 0 else plan.registry.prepare()
     closing: list[int] = []
     passed = list(plan.passed)
+    if stub >= 0 and plan.masks:
+        # What bwrap does not read would be the command's.
+        covered = {mask.path for mask in plan.masks}
+        steps = [step for step in plan.steps if isinstance(step, EmptyFile)]
+        unread = {step.number for step in steps if step.path in covered}
+        passed = [(number, fd) for number, fd in passed if number not in unread]
     try:
         if lease is not None:
             passed.append((SYNC_FD, lease.fd))
@@ -157,9 +160,6 @@ def wrap(
             program = (*_join(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             info, ready = _lines(closing, passed, held=guarded)
-            line = _hold(closing, passed) if held else None
-            if line is not None:
-                line, ready = (line[1], ready), line[0]
             # Without sockets: the file helper, or a command that is as harmless.
             running = RunningSandbox(
                 info,
@@ -170,7 +170,6 @@ def wrap(
                 watcher,
                 upkeep,
                 trusted=not plan.profile.sockets or stub >= 0,
-                held=line,
             )
     except BaseException:
         for fd in closing:
@@ -248,26 +247,12 @@ def writable_roots(plan: Plan) -> list[bytes]:
     ]
 
 
-def _hold(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
-    """Where it is seen that bwrap waits, and by what it is let go.
+def seen(*, held: bool = False) -> tuple[int, int]:
+    """Two ends: ours is closed when the other is, after its byte was read, or reset before.
 
-    What it reads ends when the second is closed.  While we have not taken the byte that is sent
-    here, that end is an error, so that bwrap ends with us.
-    """
-    ours, theirs = _socket.socketpair()
-    theirs.send(b"\n")
-    closing.append(theirs.detach())
-    passed.append((HOLD_FD, closing[-1]))
-    return _seen(TOLD_FD, closing, passed), ours.detach()
-
-
-def _seen(
-    number: int, closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
-) -> int:
-    """What is closed, or reset, when the other end is: after its byte was read, or before.
-
-    ``held``: its reader waits for more, until it is let go (``RunningSandbox.let_start``); if this
-    program ends before, that is an error as in ``_hold``.
+    ``held``: its reader waits for more, until it is let go (``RunningSandbox.let_start``).  While
+    we have not taken the byte that is sent here, our end is an error for it, so that it ends with
+    us.
     """
     ours, theirs = _socket.socketpair()
     ours.send(b"\n")
@@ -275,16 +260,16 @@ def _seen(
         theirs.send(b"\n")
     else:
         ours.shutdown(_socket.SHUT_WR)
-    closing.append(theirs.detach())
-    passed.append((number, closing[-1]))
-    return ours.detach()
+    return ours.detach(), theirs.detach()
 
 
 def _lines(
     closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
 ) -> tuple[int, int]:
     """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
-    ready = _seen(READY_FD, closing, passed, held=held)
+    ready, theirs = seen(held=held)
+    closing.append(theirs)
+    passed.append((READY_FD, theirs))
     info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     closing.append(said)
     passed.append((INFO_FD, said))

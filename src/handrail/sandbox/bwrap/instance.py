@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from handrail.keeper.proc_children import children_of
+from handrail.keeper.proc_children import children_of, descendants_of
 from handrail.sandbox.plan.placeholders import PlaceholderLease
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ else:
 #: How long the kernel may take to end a process that was killed.
 _KILLED_SECONDS = 2.0
 #: How often the first process is checked for exiting, before it is waited for.
-_CHECKS = 10
+_LOOKS = 10
 #: A flag of the kernel's per-thread flags in ``stat``.
 _PF_EXITING = 4
 #: Sandboxes of this program that have not ended.  Only counted here; each belongs to the Instances
@@ -51,6 +51,7 @@ class RunningSandbox:
     __slots__ = (
         "_bwrap",
         "_closing",
+        "_covering",
         "_info",
         "_instances",
         "_lease",
@@ -63,7 +64,6 @@ class RunningSandbox:
         "_tty",
         "_waiting",
         "_watcher",
-        "held",
         "pid",
         "trusted",
     )
@@ -79,9 +79,7 @@ class RunningSandbox:
         upkeep: Instances | None = None,
         *,
         trusted: bool = False,
-        held: tuple[int, int] | None = None,
     ) -> None:
-        """``held``: what lets bwrap go on when it waits, and what is ``ready`` then."""
         _running.add(self)
         #: The Instances that made it.
         self._instances = upkeep
@@ -94,8 +92,8 @@ class RunningSandbox:
         self._lease = lease
         self._tty = tty
         self._ready = ready
-        #: While bwrap waits, before it covers missing names.
-        self.held: tuple[int, int] | tuple[()] = held or ()
+        #: Whether a program waits to cover missing names when the command comes.
+        self._covering = False
         self._watcher = watcher
         self._supervisor: LazySupervisor | None = None
         #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.
@@ -183,7 +181,7 @@ class RunningSandbox:
     @property
     def setting_up(self) -> bool:
         """Whether it does not stand yet."""
-        return self._ready >= 0
+        return self._ready >= 0 and not self._covering
 
     def first(self) -> int:
         """The pid of the first process in it; 0: not known yet."""
@@ -193,21 +191,36 @@ class RunningSandbox:
         """Note the fds that are held of it while it waits for its command."""
         self._spare = fds
 
-    def begin(self, masks: Sequence[Placeholder]) -> None:
+    def covered_by(self, seen: int) -> None:
+        """Note where it is seen that a program waits to cover missing names, and that it did."""
+        self._ready, self._covering = seen, True
+
+    async def answer(self, loop: AbstractEventLoop) -> None:
+        """Wait until something is seen there."""
+        seen: Future[None] = loop.create_future()
+        looking = self._looking = loop, seen
+        loop.add_reader(self._ready, _resolve, seen)
+        try:
+            await seen
+        finally:
+            if self._looking is looking:
+                self._look_away()
+
+    def begin(self, masks: Sequence[Placeholder]) -> list[int]:
         """Note that a waiting sandbox has its command, to which the fds belong from now on.
 
-        One that bwrap has not finished covers these missing names now; raises Stale, or Refused.
+        These missing names are made, and covered before the command begins: gives inode and device
+        of each.  Raises Stale, or Refused.
         """
-        if self.held:
-            if self._lease is not None:
-                self._lease.fill(masks)
-            self._close_ready()
-            go, self._ready = self.held
-            self.held = ()
-            os.read(go, 1)  # else bwrap would be told that we are gone
-            os.close(go)
-        self._spare = ()
+        covers: list[int] = []
+        if self._lease is not None:
+            self._lease.fill(masks)
+            for mask in masks:
+                device, inode = self._lease.made[mask]
+                covers += (inode, device)
+        self._spare, self._covering = (), False
         self.trusted = False
+        return covers
 
     def let_start(self) -> None:
         """Let bwrap start the command of a guarded sandbox; once."""
@@ -218,10 +231,6 @@ class RunningSandbox:
         line.shutdown(_socket.SHUT_WR)
         line.detach()
 
-    def covers(self) -> bool:
-        """Whether its placeholders are there, and no other program has put anything into them."""
-        return self._lease is None or self._lease.untouched()
-
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Wait for bwrap to start the command; False if it failed, as when a path vanished
         meanwhile.
@@ -230,22 +239,33 @@ class RunningSandbox:
         """
         if self._ready < 0:
             return True
-        seen: Future[None] = loop.create_future()
-        self._looking = loop, seen
-        loop.add_reader(self._ready, _resolve, seen)
         try:
-            await seen
+            await self.answer(loop)
             return self._ready >= 0 and self.stood()
         finally:
             self._close_ready()
 
     def answered(self) -> bool:
-        """Whether `stands` would not wait; before it has been called."""
+        """Whether `waits` would not wait; before it has been called."""
+        if self._ready < 0 or (self._lease is not None and not self._covering):
+            return False
         import select
 
         looked = select.poll()
         looked.register(self._ready, select.POLLIN)
         return bool(looked.poll(0))
+
+    def waits(self) -> bool:
+        """Whether one that was set up waits for its command, with all that it needs for it."""
+        if not self._covering:
+            return self._lease is None and self.stands()
+        from handrail.keeper.cover_program import WAITS
+
+        self._look_away()
+        try:
+            return os.read(self._ready, 1) == WAITS
+        except ConnectionError:
+            return False
 
     def stands(self) -> bool:
         """Blocking version of `set_up`."""
@@ -281,9 +301,9 @@ class RunningSandbox:
         _running.discard(self)
         waiting, self._waiting = self._waiting, None
         held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
-        held += (*self._spare, *self.held)
+        held += self._spare
         self._closing, self._info, self._ready, self._looking = (), -1, -1, None
-        self._spare = self.held = ()
+        self._spare = ()
         for fd in held:
             if fd >= 0:
                 os.close(fd)
@@ -301,12 +321,14 @@ class RunningSandbox:
         os.close(pidfd)
         return False
 
-    def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
+    def settle(
+        self, loop: AbstractEventLoop, done: Callable[[], None], looks: int = _LOOKS
+    ) -> None:
         """After bwrap's exit: call ``done`` once no process is left in it, at once if so now."""
         if self._waiting is not None:
             self._waiting[2].append(done)
             return
-        pidfd = self._first_process()
+        pidfd = self._first_process(looks)
         if pidfd < 0:
             self._end()
             done()
@@ -334,7 +356,7 @@ class RunningSandbox:
         if not self._read_info():
             return 0
         if tree:
-            return sum(_sent(os.kill, pid, number) for pid in _descendants(self.pid))
+            return sum(_sent(os.kill, pid, number) for pid in descendants_of(self.pid))
         commands = children_of(self.pid)
         if not commands:
             return 0  # not started yet: the first process, which is there before, ignores signals
@@ -354,17 +376,17 @@ class RunningSandbox:
                 self._namespace = _number(self._said, b'"pid-namespace":')
         elif self.pid == 0 and self._bwrap:
             for child in children_of(self._bwrap):
-                self._namespace = _namespace(child)
-                self.pid = child if self._namespace != _namespace(self._bwrap) else 0
+                self._namespace = pid_namespace(child)
+                self.pid = child if self._namespace != pid_namespace(self._bwrap) else 0
         return self.pid != 0
 
-    def _first_process(self) -> int:
+    def _first_process(self, looks: int = _LOOKS) -> int:
         """Open a pidfd of the first process if it lives and is not alone, else -1."""
         if not self._read_info():
             return -1  # bwrap ended before it started one
         # Orphans become its children atomically under the kernel's lock: no child, no process left.
         # Tearing down its mounts takes it a while, and needs no waiting.
-        for _ in range(_CHECKS):
+        for _ in range(looks):
             if not children_of(self.pid) and _is_exiting(self.pid):
                 return -1
             os.sched_yield()  # it was killed, but may still wait for a CPU
@@ -375,7 +397,7 @@ class RunningSandbox:
         import select
 
         # The namespace is unreadable (0) only while the process is exiting.
-        namespace = _namespace(self.pid)
+        namespace = pid_namespace(self.pid)
         ours = namespace in (self._namespace, 0)
         if ours and not select.select([pidfd], [], [], 0)[0]:
             if namespace:
@@ -418,9 +440,6 @@ class RunningSandbox:
         if info >= 0:
             os.close(info)
         self._close_ready()
-        held, self.held = self.held, ()
-        for fd in held:
-            os.close(fd)
 
     def _forget(self) -> None:
         _running.discard(self)
@@ -428,14 +447,17 @@ class RunningSandbox:
             self._instances.insides.discard(self)
 
     def _close_ready(self) -> None:
+        self._look_away()
         ready, self._ready = self._ready, -1
+        if ready >= 0:
+            os.close(ready)
+
+    def _look_away(self) -> None:
+        """Stop waiting for the ready socket."""
         looking, self._looking = self._looking, None
-        if ready < 0:
-            return
-        if looking is not None and not looking[0].is_closed():
-            looking[0].remove_reader(ready)
+        if looking is not None and self._ready >= 0 and not looking[0].is_closed():
+            looking[0].remove_reader(self._ready)
             _resolve(looking[1])
-        os.close(ready)
 
 
 def _resolve(future: Future[None]) -> None:
@@ -457,7 +479,7 @@ def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
     return 1
 
 
-def _namespace(pid: int) -> int:
+def pid_namespace(pid: int) -> int:
     """The inode of a process's PID namespace; 0: unreadable."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
@@ -475,22 +497,3 @@ def _is_exiting(pid: int) -> bool:
     except OSError:
         pass  # gone
     return True
-
-
-def family_of(pid: int) -> list[int]:
-    """All processes in the same sandbox as this one."""
-    first, namespace = pid, _namespace(pid)
-    while namespace:
-        with open(f"/proc/{first}/stat", "rb") as file:
-            parent = int(file.read().rpartition(b")")[2].split()[1])
-        if _namespace(parent) != namespace:
-            break
-        first = parent
-    return [first, *_descendants(first)]
-
-
-def _descendants(pid: int) -> list[int]:
-    found = children_of(pid)
-    for child in found:
-        found += children_of(child)
-    return found

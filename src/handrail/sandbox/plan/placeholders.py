@@ -36,7 +36,7 @@ from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
 
@@ -90,10 +90,6 @@ class PlaceholderLease:
     def fill(self, masks: Sequence[Placeholder]) -> None:
         """Make what is missing, for a lease that was prepared.  Raises Stale, or Refused."""
         self._registry.fill(self, masks)
-
-    def untouched(self) -> bool:
-        """Whether all placeholders are there, and empty."""
-        return _all_there(self.made) and all(_is_empty(mask) for mask in self.made)
 
     def disown(self) -> None:
         """Close the fd in a child after a fork, which must not keep the parent's lock."""
@@ -159,7 +155,7 @@ class PlaceholderRegistry:
             self._fill(lease, masks)
 
     def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
-        others = self._living()
+        others = _Others(self._living)
         made: dict[Placeholder, Identity] = {}
         try:
             written = private_files.open_file(self._fd, lease.name + _MADE, _NEW)
@@ -172,7 +168,7 @@ class PlaceholderRegistry:
             finally:
                 os.close(written)
         except BaseException:
-            _remove(_pairs(made) - others)
+            _remove(_pairs(made) - others.found)
             self._forget(lease.name)
             raise
         lease.made = made
@@ -335,33 +331,54 @@ class _Directories:
         return fd, name
 
 
-def _make(directories: _Directories, mask: Placeholder, others: set[Made]) -> Identity:
+class _Others:
+    """The placeholders of all live leases, once it was asked for them: few starts need them."""
+
+    def __init__(self, look: Callable[[], set[Made]]) -> None:
+        self._look: Callable[[], set[Made]] | None = look
+        self.found: set[Made] = set()
+
+    def look(self) -> bool:
+        """Find them, and remove those of dead leases; False when that was done before."""
+        look, self._look = self._look, None
+        if look is not None:
+            self.found = look()
+        return look is not None
+
+
+def _make(directories: _Directories, mask: Placeholder, others: _Others) -> Identity:
     """Make one mount point in its open parent directory; share one of a live lease."""
     try:
         parent, name = directories.of(mask.path)
     except (Missing, Crossed):
         raise Stale from None
-    fresh = True
     try:
         if mask.directory:
             # Programs of the host can use what they trust in the meantime, so it has their mode.
             mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
-            os.close(private_files.make_directory(name, parent, mode))
+            fd = private_files.make_directory(name, parent, mode)
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-            os.close(os.open(name, flags, 0o644, dir_fd=parent))
+            fd = os.open(name, flags, 0o644, dir_fd=parent)
     except FileExistsError:
-        fresh = False
+        if others.look():  # it may be gone now
+            return _make(directories, mask, others)
+        try:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except OSError:
+            raise Stale from None
+        identity = (status.st_dev, status.st_ino)
+        if (mask.path, identity) not in others.found:
+            raise Stale from None
+        return identity
     except OSError as error:
         raise Refused(
             f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
             " make it, or leave its directory out of what may be written"
         ) from None
-    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    identity = (status.st_dev, status.st_ino)
-    if not fresh and (mask.path, identity) not in others:
-        raise Stale
-    return identity
+    status = os.fstat(fd)
+    os.close(fd)
+    return status.st_dev, status.st_ino
 
 
 def _remove(made: Iterable[Made]) -> bool:
@@ -400,16 +417,6 @@ def _all_there(made: dict[Placeholder, Identity]) -> bool:
         if (status.st_dev, status.st_ino) != identity:
             return False
     return True
-
-
-def _is_empty(mask: Placeholder) -> bool:
-    try:
-        if not mask.directory:
-            return os.stat(mask.path, follow_symlinks=False).st_size == 0
-        with os.scandir(mask.path) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return False
 
 
 def _record(mask: Placeholder, identity: Identity) -> bytes:

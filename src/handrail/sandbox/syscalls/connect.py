@@ -29,7 +29,8 @@ import sys
 from collections.abc import Iterable
 
 from handrail.filesystem import syscalls
-from handrail.sandbox.bwrap.instance import family_of
+from handrail.keeper.proc_children import descendants_of
+from handrail.sandbox.bwrap.instance import pid_namespace
 from handrail.sandbox.syscalls import notify
 from handrail.sandbox.syscalls.server_ports import is_ours
 from handrail.sandbox.syscalls.unix_socket_inode import is_bound_to
@@ -198,13 +199,25 @@ def shares_our_network(pid: int) -> bool:
 def _is_listened_on(pid: int, inode: os.stat_result) -> bool:
     """Whether a process of the same sandbox listens on this inode."""
     seen: set[int] = set()
-    for process in family_of(pid):
+    for process in _family_of(pid):
         try:
             if _listens(process, inode, seen):
                 return True
         except OSError:
             continue  # the process has exited
     return False
+
+
+def _family_of(pid: int) -> list[int]:
+    """All processes in the same sandbox as this one."""
+    first, namespace = pid, pid_namespace(pid)
+    while namespace:
+        with open(f"/proc/{first}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+        if pid_namespace(parent) != namespace:
+            break
+        first = parent
+    return [first, *descendants_of(first)]
 
 
 def _listens(pid: int, inode: os.stat_result, seen: set[int]) -> bool:

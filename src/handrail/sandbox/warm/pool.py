@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from handrail.errors import SandboxUnavailable
 from handrail.keeper import waiting_stub
@@ -25,8 +25,8 @@ from handrail.process import fd_reserve
 from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spawning import settle, spawn
 from handrail.process.spec import ProcessSpec, Waiting
-from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD
-from handrail.sandbox.bwrap.command import environment, wrap
+from handrail.sandbox.bwrap.arguments import LINE_FD
+from handrail.sandbox.bwrap.command import environment, seen, wrap
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.light_dataclass import Frozen
@@ -37,33 +37,32 @@ from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.probe import Bubblewrap
 from handrail.sandbox.profile import Profile
 from handrail.sandbox.sandboxed_command import SandboxedCommand
-from handrail.sandbox.warm import CHOICE, demand, is_chosen
+from handrail.sandbox.warm import CHOICE, demand, is_chosen, programs
+from handrail.sandbox.warm.command_fits import fits
 from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
 
 log = logging.getLogger(__name__)
 
-#: After a start nothing is made for this long.
-_PAUSE_SECONDS = 0.001
+#: After a start nothing is made for this long; the second while enough wait of each kind.
+_PAUSE_SECONDS, _QUIET_SECONDS = 0.001, 0.02
+_ENOUGH = 3
 #: With more commands than processors and one that began so short ago none is made: it would take
 #: as much from them as the next command gains.
 _CROWDED_SECONDS = 0.1
 #: Among so many running sandboxes none is made: looking at them would take too long.
 _MANY = 256
 #: How often those that wait are looked at.
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS = 1.0
 #: So many are ended at a time, and so long after each other.
 _MOST_ENDS, _ENDS_SECONDS = 2, 0.005
+#: One that took longer to make takes from others what they need; then as long is none made.
+_COSTLY_SECONDS = 0.03
 #: After one that could not be made, and one whose plan was not true any more.
 _FAILED_SECONDS, _MOVED_SECONDS = 10.0, 0.1
 #: Descriptors that one holds in this process.
 _EACH = 10
 #: How much memory must be left free; one takes 136 KiB, and what the kernel has of it.
 _FREE_BYTES = 512 << 20
-#: Limits that a group of processes has from its start; the others are set by the stub.
-_OF_TREES = frozenset(("memory", "pids"))
-#: Of the words and variables of a command; what the stub needs beside them fits into the rest.
-_LONGEST = waiting_stub.LONGEST // 2
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Kind(Frozen):
@@ -83,8 +82,7 @@ class Line:
 
     def __init__(self, plan: Plan) -> None:
         self.standing: list[WaitingSandbox] = []
-        #: Names of the host are covered as long as they wait, if that is done before bwrap starts.
-        self.demand = demand.Demand(visible=plan.masks_beforehand)
+        self.demand = demand.Demand()
         self.plan = plan
         self.joining: Joining | None = None
 
@@ -128,12 +126,16 @@ class WarmSandboxes:
         self._forced = os.environ.get(CHOICE) == "on"
         self._stub_fd = -1
         self._lines: dict[Kind, Line] = {}
+        #: Those that are to be ended, when no command waits for that.
+        self._unusable: list[WaitingSandbox] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._maker: asyncio.Task[None] | None = None
         self._begun: Begun | None = None
         self._started = 0.0
         self._failed = self._moved = -_FAILED_SECONDS
+        #: None is made before.
+        self._rests = 0.0
         self._most = max(0, min(demand.MOST, fd_reserve.limit() // 4 // _EACH))
         self._keeper = launcher.keeper_pid
         self._processors = os.cpu_count() or 1
@@ -142,7 +144,8 @@ class WarmSandboxes:
         self.used = 0
 
     def __len__(self) -> int:
-        return sum(len(line.standing) for line in self._lines.values())
+        standing = sum(len(line.standing) for line in self._lines.values())
+        return standing + len(self._unusable)
 
     def take(
         self, command: ProcessSpec, plan: Plan, joining: Joining | None, *, lasting: bool
@@ -152,7 +155,7 @@ class WarmSandboxes:
         Raises Stale when a protected name that was missing is there, and Refused.
         """
         link = self.launcher.link
-        if self._closed or link.bereft or not link.alive or not _fits(command, plan):
+        if self._closed or link.bereft or not link.alive or not fits(command, plan):
             return None
         self._end_lost()
         kind = Kind(
@@ -168,24 +171,22 @@ class WarmSandboxes:
         self._started = self._loop.time()
         line.demand.used(self._started)
         line.plan, line.joining = plan, joining
-        self._wake(_PAUSE_SECONDS)
+        self._wake(_QUIET_SECONDS if len(line.standing) > _ENOUGH else _PAUSE_SECONDS)
         if not line.standing:
             self._take_in(kind)
         while line.standing:
             one = line.standing.pop()
             try:
                 if one.is_of(plan) and one.stands():
-                    if not one.running.covers():
-                        raise Stale
-                    one.use()
+                    covers = one.use()
                     self.launcher.unwatch(one.spawned.child)
                     self.used += 1
                     made = one.made._replace(joining=joining)
-                    return self._given(made, command, plan, one.spawned)
+                    return self._given(made, command, plan, one.spawned, covers)
             except BaseException:
-                self._end(one)
+                self._unusable.append(one)
                 raise
-            self._end(one)
+            self._unusable.append(one)
         return self._made_now(command, plan, joining, lasting) if self._forced else None
 
     def _made_now(
@@ -193,13 +194,23 @@ class WarmSandboxes:
     ) -> SandboxedCommand:
         """One that is started with its command, and does not wait."""
         made = self._wrapped(command, plan, joining, lasting)
-        try:
-            if made.running is not None:
-                made.running.begin(plan.masks)
-        except BaseException:
-            made.abandon()
-            raise
-        return self._given(made, command, plan, None)
+        running = made.running
+        assert running is not None  # noqa: S101 (bubblewrap's have one)
+        covers: list[int] = []
+
+        async def prepare(child: int) -> bool:
+            try:
+                if plan.masks:
+                    await self._cover(child, running, plan)
+                    await running.answer(self._loop)
+                    if not running.waits():
+                        return False
+                covers[:] = running.begin(plan.masks)
+            except (OSError, Stale, Refused):
+                return False
+            return True
+
+        return self._given(made, command, plan, None, covers, prepare)
 
     def _given(
         self,
@@ -207,10 +218,12 @@ class WarmSandboxes:
         command: ProcessSpec,
         plan: Plan,
         spawned: Spawned | None,
+        covers: list[int],
+        prepare: Callable[[int], Awaitable[bool]] | None = None,
     ) -> SandboxedCommand:
-        env = environment(command, plan)
+        env, discard = environment(command, plan), self._discarding(spawned)
         waiting = Waiting(
-            command.argv, command.cwd, env, LINE_FD, spawned, self._discarding(spawned)
+            command.argv, command.cwd, env, LINE_FD, spawned, discard, covers, prepare
         )
         passed = made.passed if spawned is None else ()
         return made._replace(waiting=waiting, passed=passed)
@@ -244,15 +257,21 @@ class WarmSandboxes:
     def _stub(self) -> int:
         """The program, which no process can change: all sandboxes share it."""
         if self._stub_fd < 0:
-            fd = seccomp_spawn.executable("handrail-stub", os.MFD_ALLOW_SEALING)
-            try:
-                os.write(fd, waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
-                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            except BaseException:
-                os.close(fd)
-                raise
-            self._stub_fd = fd
+            self._stub_fd = programs.stub()
         return self._stub_fd
+
+    async def _cover(self, child: int, running: RunningSandbox, plan: Plan) -> None:
+        """Start the program that covers missing names; it answers.  Raises OSError."""
+        ours, theirs = seen()
+        running.covered_by(ours)
+        fds = [theirs]
+        try:
+            fds.append(os.open(f"/proc/{running.first()}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+            fds.append(programs.coverer(plan))
+            await self.launcher.cover(child, fds[::-1])
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     # --- making and ending ----------------------------------------------------------------
 
@@ -275,19 +294,23 @@ class WarmSandboxes:
         wanted = self._wanted(now)
         for kind, line in list(self._lines.items()):
             for one in list(line.standing):
-                if ends and (not one.stands() or len(line.standing) > wanted[kind]):
-                    ends -= 1
+                if not one.stands() or len(line.standing) > wanted[kind]:
                     line.standing.remove(one)
-                    self._end(one)
+                    self._unusable.append(one)
             if (_is_over(kind) or line.demand.over(now)) and not line.standing:
                 del self._lines[kind]
-        if not ends and self._lines:
+        while ends and self._unusable:
+            ends -= 1
+            self._end(self._unusable.pop())
+        if self._unusable:
             self._wake(max(pause, _ENDS_SECONDS))
             return
         missing = None if self._maker is not None else self._missing(now)
         if missing is not None and pause <= 0:
+            pause = 0.0 if _free_bytes() >= _FREE_BYTES else _FAILED_SECONDS
+        if missing is not None and pause <= 0:
             self._maker = self._loop.create_task(self._make(*missing))
-            self._maker.add_done_callback(self._made)
+            self._maker.add_done_callback(partial(self._made, now))
         elif self._lines:
             self._wake(_LOOK_SECONDS if missing is None else pause)
 
@@ -323,18 +346,23 @@ class WarmSandboxes:
         crowded = len(insides) - len(self) > self._processors
         if crowded and now - self._started < _CROWDED_SECONDS:
             return _CROWDED_SECONDS
-        if _free_bytes() < _FREE_BYTES:
-            return _FAILED_SECONDS
+        enough = all(
+            len(self._lines[kind].standing) >= min(_ENOUGH, wanted)
+            for kind, wanted in self._wanted(now).items()
+        )
         return max(
-            self._started + _PAUSE_SECONDS - now,
+            self.launcher.asked_at + (_QUIET_SECONDS if enough else _PAUSE_SECONDS) - now,
+            self._rests - now,
             self._moved + _MOVED_SECONDS - now,
             self._failed + _FAILED_SECONDS - now,
         )
 
-    def _made(self, task: asyncio.Task[None]) -> None:
-        self._maker = None
+    def _made(self, began: float, task: asyncio.Task[None]) -> None:
+        self._maker, now = None, self._loop.time()
+        if now - began > _COSTLY_SECONDS:
+            self._rests = now + (now - began)
         if not task.cancelled() and task.exception() is not None:
-            self._failed = self._loop.time()
+            self._failed = now
             log.info("no sandbox was made ahead: %s", task.exception())
         if not self._closed:
             self._wake(0.0005)
@@ -365,20 +393,25 @@ class WarmSandboxes:
         begun = self._begun = Begun(kind, plan, made, running, spawned, spec)
         try:
             stood = await running.set_up(self._loop)
+            if stood and plan.masks:
+                await self._cover(spawned.child, running, plan)
+                if self._begun is begun:
+                    await running.answer(self._loop)
         except BaseException:
-            self._begun = None
-            self._drop(spawned, spec)
+            if self._begun is begun:
+                self._begun = None
+                self._drop(spawned, spec)
             raise
         if self._begun is begun:  # else a command could not wait for us to hear of it
             self._begun = None
-            self._stand(begun, stood)
+            self._stand(begun, stood and running.waits())
 
     def _take_in(self, kind: Kind) -> None:
         """See whether the one that is being made stands by now: this loop may have been busy."""
         begun = self._begun
         if begun is not None and begun.kind == kind and begun.running.answered():
             self._begun = None
-            self._stand(begun, begun.running.stands())
+            self._stand(begun, begun.running.waits())
 
     def _stand(self, begun: Begun, stood: bool) -> None:
         """Let one that was set up wait; raises OSError when its mounts cannot be looked at."""
@@ -416,16 +449,16 @@ class WarmSandboxes:
         link, keeper = self.launcher.link, self.launcher.keeper_pid
         if keeper != self._keeper or link.bereft or not link.alive:
             self._keeper = keeper
-            for line in self._lines.values():
-                while line.standing:
-                    self._end(line.standing.pop())
+            for standing in (self._unusable, *(line.standing for line in self._lines.values())):
+                while standing:
+                    self._end(standing.pop())
 
     def _end(self, one: WaitingSandbox) -> None:
         """End one that is not used."""
         one.close()
         if self.launcher.link.alive:
             self.launcher.forget(one.spawned.child)  # the keeper closes its line, which ends it
-        one.running.settle(self._loop, _nothing)
+        one.running.settle(self._loop, _nothing, looks=0)  # it lives
 
     def close(self) -> None:
         """End all of them, without waiting, and make no more."""
@@ -435,30 +468,14 @@ class WarmSandboxes:
             self._timer = None
         if self._maker is not None and not self._loop.is_closed():
             self._maker.cancel()
-        for line in self._lines.values():
-            for one in line.standing:
+        for standing in (self._unusable, *(line.standing for line in self._lines.values())):
+            while standing:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._end(one)
+                    self._end(standing.pop())
         self._lines.clear()
         if self._stub_fd >= 0:
             os.close(self._stub_fd)
             self._stub_fd = -1
-
-
-def _fits(command: ProcessSpec, plan: Plan) -> bool:
-    """Whether a command starts from a sandbox that waits just as it starts cold."""
-    if plan.closed or plan.profile.managed or not plan.profile.sockets or command.passed:
-        return False
-    if command.arg0 is not None and command.arg0 != command.argv[0]:
-        return False
-    if command.group is not None:  # of a workspace: it would not be in it
-        return False
-    if command.limits.for_keeper().keys() & _OF_TREES:
-        return False
-    size = sum(map(len, command.argv)) + 24 * (len(command.argv) + len(command.env))
-    size += sum(len(name) + len(value) for name, value in command.env.items())
-    path = command.env.get(b"PATH", b"")
-    return size + 2 * len(path) + (path.count(b":") + 4) * len(command.argv[0]) < _LONGEST
 
 
 def _free_bytes() -> int:

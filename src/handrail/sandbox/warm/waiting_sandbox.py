@@ -53,9 +53,7 @@ class WaitingSandbox:
             text = b""
             while piece := os.read(self._mounts, 1 << 16):
                 text += piece
-            missing = _places(plan, held=bool(running.held)) - {
-                line.split(b" ", 5)[4] for line in text.splitlines()
-            }
+            missing = _places(plan) - {line.split(b" ", 5)[4] for line in text.splitlines()}
             if missing:
                 raise Exchanged(min(missing))
         except BaseException:
@@ -84,13 +82,15 @@ class WaitingSandbox:
             return True
         return not own.closed and own.profile == plan.profile and own.still_true()
 
-    def use(self) -> None:
+    def use(self) -> list[int]:
         """From now on it is a command's: its mounts are not looked at any more.
 
-        Raises Stale when a name is there that was missing, or Refused, and changes nothing then.
+        Gives what is to be covered.  Raises Stale when a name is there that was missing, or
+        Refused, and changes nothing then.
         """
-        self.running.begin(self._plan.masks)
+        covers = self.running.begin(self._plan.masks)
         os.close(self._mounts)
+        return covers
 
     def close(self) -> None:
         """Close the fds: it is not used."""
@@ -104,19 +104,14 @@ class WaitingSandbox:
         return (*spawned.fds, spawned.pidfd, *listener)
 
 
-def _places(plan: Plan, *, held: bool) -> set[bytes]:
-    """Where a plan has something mounted, as the kernel writes it; ``held``: bwrap is about it."""
+def _places(plan: Plan) -> set[bytes]:
+    """Where a plan has something mounted before its command comes, as the kernel writes it."""
     places = {step.path for step in plan.steps if isinstance(step, Bind | Empty | EmptyFile)}
     for record in plan.beforehand.split(b"\0")[:-1]:
         how, _, _, path = record.split(b" ", 3)
         if not how.endswith(IF_THERE):
             places.add(path)
-    if plan.masks_beforehand:
-        places |= {mask.path for mask in plan.masks}
-    if held:  # which covers missing names last, and then makes this directory the root
-        places -= {mask.path for mask in plan.masks}
-        places = {b"/newroot" + place.rstrip(b"/") for place in places}
-    return {_escaped(place) for place in places}
+    return {_escaped(place) for place in places - {mask.path for mask in plan.masks}}
 
 
 def _escaped(path: bytes) -> bytes:

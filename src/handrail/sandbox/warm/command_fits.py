@@ -1,0 +1,30 @@
+"""Whether a command can start from a sandbox that waits.  Pure."""
+
+from __future__ import annotations
+
+from handrail.keeper import cover_program, waiting_stub
+from handrail.process.spec import ProcessSpec
+from handrail.sandbox.plan.plan import Plan
+
+#: Limits that a group of processes has from its start; the others are set by the stub.
+_OF_TREES = frozenset(("memory", "pids"))
+#: Of the words and variables of a command; what the stub needs beside them fits into the rest.
+_LONGEST = waiting_stub.LONGEST // 2
+
+
+def fits(command: ProcessSpec, plan: Plan) -> bool:
+    """Whether a command starts from a sandbox that waits just as it starts cold."""
+    if plan.closed or plan.profile.managed or not plan.profile.sockets or command.passed:
+        return False
+    if len(plan.masks) > cover_program.MOST:
+        return False
+    if command.arg0 is not None and command.arg0 != command.argv[0]:
+        return False
+    if command.group is not None:  # of a workspace: it would not be in it
+        return False
+    if command.limits.for_keeper().keys() & _OF_TREES:
+        return False
+    size = sum(map(len, command.argv)) + 24 * (len(command.argv) + len(command.env))
+    size += sum(len(name) + len(value) for name, value in command.env.items())
+    path = command.env.get(b"PATH", b"")
+    return size + 2 * len(path) + (path.count(b":") + 4) * len(command.argv[0]) < _LONGEST

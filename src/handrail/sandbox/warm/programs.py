@@ -1,0 +1,39 @@
+"""The programs of sandboxes that wait, in files of memory that no process can change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from handrail.keeper import cover_program, waiting_stub
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.plan.plan import Plan
+
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+def stub() -> int:
+    """Make the one that becomes a command: all sandboxes share it."""
+    return _sealed("handrail-stub", waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
+
+
+def coverer(plan: Plan) -> int:
+    """Make the one that covers the missing names of a plan."""
+    covers = [(mask.path, mask.directory) for mask in plan.masks]
+    return _sealed("handrail-cover", cover_program.elf(covers))
+
+
+def _sealed(name: str, text: bytes) -> int:
+    """A program that no process can change."""
+    fd = seccomp_spawn.executable(name, os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, text)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
