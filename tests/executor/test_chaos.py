@@ -299,11 +299,13 @@ def test_no_way_back(tmp_path: Path) -> None:
 
 def test_a_session_that_was_ended_meanwhile(tmp_path: Path) -> None:
     async def main(room: Room, proxy: ChaosProxy) -> None:
-        session = await room.sh("echo ready; cat")
+        session = await room.sh("echo $$ > pid; echo ready; exec cat")
         await said(session, b"ready")
+        pid = (room.base / "pid").read_text().strip()
         proxy.refusing = True
         proxy.cut_all()
-        await asyncio.sleep(0.5)
+        # It ends after its session.
+        await eventually_so(lambda: not os.path.exists(f"/proc/{pid}"), "the process ends")
         proxy.refusing = False
         with pytest.raises(ExecutorTransportFailed, match="unknown session id"):
             await session.wait()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.plan import mounts
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
+from tests.support.eventually import eventually
 from tests.support.sandboxes import Held
 
 #: prctl(PR_SET_PDEATHSIG, 0); tell bwrap outside that the command exited with 0; then, thirty
@@ -26,6 +27,7 @@ LIVE_ON = bytes.fromhex(
 )
 TAKE_OVER = """
 import os, sys
+print(os.stat("/proc/self/ns/pid").st_ino, flush=True)
 place = int(open("/proc/1/syscall").read().split()[-1], 16)
 os.pwrite(os.open("/proc/1/mem", os.O_RDWR), bytes.fromhex(sys.argv[1]), place)
 print("taken over")
@@ -63,5 +65,17 @@ def test_it_does_not_outlive_its_sandbox(
     _, said = run(held, ws, "/usr/bin/python3", "-c", TAKE_OVER, code.hex())
     assert (b"taken over" in said) is not covered
     (ws / "late").unlink(missing_ok=True)  # made while bwrap was still ending: no harm in that
-    time.sleep(0.3)  # what it would do takes a while
+    inside = int(said.split()[0])
+    eventually(lambda: not _processes_in(inside), "a process is left in the sandbox")
     assert os.listdir(ws) == []
+
+
+def _processes_in(namespace: int) -> list[int]:
+    """The processes that run in a namespace of process ids, as far as they may be looked at."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{name}/ns/pid").st_ino == namespace:
+                os.readlink(f"/proc/{name}/exe")  # one that has ended has none
+                found.append(int(name))
+    return found
