@@ -6,7 +6,7 @@ Each size has a server of its own.  Processes sleep, and are ended by the server
 A size beyond what the machine allows is lowered to that, and the first line says so.  The cost per
 process is flat when no size takes more than 1.2 times the cheapest one's time, beyond what a
 server without processes takes.  CPU time is that of server and keeper, and says more on a busy
-machine; as root everything but the streams runs under SCHED_RR.
+machine; as root everything runs under SCHED_RR.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Grown:
     async def weigh(self, c: wire.Connection) -> None:
         """Memory and descriptors of each."""
         await spawn_true(c, "warm", 5)
+        await asyncio.sleep(0.3)  # until what these had is closed
         before, fds_before = self.server.rss(), self.server.fds_threads()[0]
         began = wire.now()
         for batch in batches(self.count, 64):
@@ -298,9 +299,9 @@ async def main(options: argparse.Namespace) -> None:
         for name, command in commands.items():
             with ahead_of_others():
                 found["processes"][name] = await grow(name, command, sizes, env)
-            if not options.no_clients:
-                server = Server(name, command, env)
-                found["clients"][name] = {**await clients(server), **await streams(server)}
+                if not options.no_clients:
+                    server = Server(name, command, env)
+                    found["clients"][name] = {**await clients(server), **await streams(server)}
     finally:
         shutil.rmtree(state, ignore_errors=True)
     print(table(found["processes"]))
