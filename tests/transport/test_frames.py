@@ -91,6 +91,14 @@ def test_fragments_make_one_message_with_control_frames_in_between() -> None:
     assert decode(data) == [Ping(b"p"), Pong(b"q"), "aüb", "next"]
 
 
+def test_fragments_may_hold_more_than_one_frame() -> None:
+    """As with the released server, where a frame has 16 MiB and a message 64."""
+    stream = client_frame(BINARY, b"x" * 1000, first=BINARY)
+    stream += client_frame(CONTINUATION, b"y" * 1000, first=CONTINUATION) * 2
+    stream += client_frame(CONTINUATION, b"z" * 1000)
+    assert [len(event) for event in decode(stream, masked=True, limit=1000)] == [4000]
+
+
 def test_an_empty_last_fragment_ends_the_message() -> None:
     data = client_frame(BINARY, b"ab", first=BINARY) + client_frame(CONTINUATION, b"")
     assert decode(data) == [b"ab"]
@@ -123,8 +131,14 @@ REFUSED = {
         1007,
     ),
     "over the limit": (client_frame(BINARY, b"x" * 1001), 1009),
-    "fragments over the limit": (
-        client_frame(BINARY, b"x" * 600, first=BINARY) + client_frame(CONTINUATION, b"x" * 401),
+    "a fragment over the limit": (
+        client_frame(BINARY, b"x", first=BINARY) + client_frame(CONTINUATION, b"x" * 1001),
+        1009,
+    ),
+    "fragments over four times the limit": (
+        client_frame(BINARY, b"x" * 600, first=BINARY)
+        + client_frame(CONTINUATION, b"x" * 900, first=CONTINUATION) * 3
+        + client_frame(CONTINUATION, b"x" * 701),
         1009,
     ),
 }

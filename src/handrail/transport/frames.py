@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from handrail.errors import RemoteProtocolError
 from handrail.transport.base import CLOSE_INVALID_TEXT, CLOSE_PROTOCOL_ERROR, CLOSE_TOO_BIG
 from handrail.transport.masking import apply_mask
-from handrail.transport.message_limits import MESSAGE_LIMIT
+from handrail.transport.message_limits import FRAMES_OF_A_MESSAGE, MESSAGE_LIMIT
 from handrail.transport.receive_buffer import ReceiveBuffer
 
 CONTINUATION = 0x0
@@ -133,7 +133,7 @@ class FrameDecoder(ReceiveBuffer):
                 length = int.from_bytes(buf[pos : pos + width], "big")
                 pos += width
             if length + len(self._message) > self._limit and opcode <= BINARY:
-                self._refuse_length(length)
+                self._check_length(length)
             mask = b""
             if self._mask_bit:
                 mask = buf[pos : pos + 4]
@@ -229,10 +229,16 @@ class FrameDecoder(ReceiveBuffer):
         else:
             raise _violation("a new message inside a fragmented one")
 
-    def _refuse_length(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
+        """Raise for a frame that is too long, or makes its message so."""
         if length >> 63:
             raise _violation("a frame length has its top bit set")
-        raise FrameError(CLOSE_TOO_BIG, f"a message holds at most {self._limit} bytes")
+        most = FRAMES_OF_A_MESSAGE * self._limit
+        if length > self._limit or length + len(self._message) > most:
+            raise FrameError(
+                CLOSE_TOO_BIG,
+                f"a frame holds at most {self._limit} bytes, and a message in several {most}",
+            )
 
 
 def frame_header(opcode: int, length: int) -> bytes:
