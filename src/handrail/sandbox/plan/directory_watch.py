@@ -142,21 +142,6 @@ class DirectoryWatch:
             self._watches.clear()
 
 
-def local_devices(mount_table: bytes) -> frozenset[int]:
-    """The devices of a mount table whose changes are all reported."""
-    found: set[int] = set()
-    others: set[int] = set()
-    for line in mount_table.splitlines():
-        fields, _, rest = line.partition(b" - ")
-        try:
-            major, minor = fields.split(b" ", 3)[2].split(b":")
-            device = os.makedev(int(major), int(minor))
-            (found if rest.split(b" ", 1)[0] in LOCAL else others).add(device)
-        except (IndexError, ValueError):
-            continue
-    return frozenset(found - others)
-
-
 def _most() -> int:
     try:
         with open(_LIMIT, "rb") as file:

@@ -109,8 +109,9 @@ class SocketIndex:
 
     def _begin(self, device: int, mount_table: bytes) -> None:
         from handrail.sandbox.plan import directory_watch  # not for the first command
+        from handrail.sandbox.plan.directory_cache import devices
 
-        if device not in directory_watch.local_devices(mount_table):
+        if device not in devices(mount_table, directory_watch.LOCAL):
             return
         try:
             self._watch = directory_watch.DirectoryWatch()
