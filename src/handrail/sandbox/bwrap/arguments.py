@@ -20,7 +20,9 @@ ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD = 3, 4, 5, 6, 7, 8
 NETWORK_FD, JOIN_FD = 9, 10
 #: Of a sandbox that waits: its line and its stub.
 LINE_FD, STUB_FD = 11, 12
-FIRST_FD = 13
+#: Where bwrap tells that its mounts are made, and waits for the mounter; the mounter's ends.
+MOUNTS_FD, MOUNTED_FD, MOUNTER_TOLD_FD, MOUNTER_GO_FD = 13, 14, 15, 16
+FIRST_FD = 17
 #: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
 #: Copying this file is the last thing bwrap does before it starts the command.
@@ -115,15 +117,19 @@ def sandbox_arguments(
     ready: bool = True,
     arg0: bytes | None = None,
     sync: bool = False,
+    mounter: bool = False,
 ) -> list[bytes]:
     """All that bwrap is told of a sandbox, in order; the command comes after it.
 
     ``network``: the one of the program that starts bwrap.  ``resolver``: the resolver's
     configuration, as the number of its fd and its path.  ``ready``: bwrap says when the sandbox
-    stands.  ``sync``: bwrap holds the lock on placeholders.
+    stands.  ``sync``: bwrap holds the lock on placeholders.  ``mounter``: when all mounts are
+    made it waits for those of ``mounter_stub``.
     """
     out = namespace_arguments(network=network, lasting=lasting)
     out += mounts
+    if mounter:
+        out += waiting(MOUNTS_FD, MOUNTED_FD)
     if resolver is not None:
         out += [b"--perms", b"0444", b"--ro-bind-data", *resolver]
     if ready:
@@ -135,6 +141,11 @@ def sandbox_arguments(
     if sync:
         out += [b"--sync-fd", b"%d" % SYNC_FD]
     return out
+
+
+def waiting(told: int, hold: int) -> list[bytes]:
+    """Have bwrap close one socket, and wait until the other is closed."""
+    return [b"--file", b"%d" % told, READY_FILE, b"--file", b"%d" % hold, READY_FILE]
 
 
 def resolver_text(address: str) -> bytes:

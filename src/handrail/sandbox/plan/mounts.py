@@ -232,6 +232,35 @@ class Mounts:
             raise Refused(_too_many(MOST_BEFOREHAND))
         places = ((what, *opened.identity, opened.path) for what, opened in self._beforehand)
         self._plan.beforehand = premount.request(places)
+        self._plan.roots_beforehand = self._roots()
+
+    def _roots(self) -> tuple[premount.Place, ...]:
+        """What the mounter mounts in bwrap's namespace, with all the rest in it; none: it cannot.
+
+        That are the writable mounts of bwrap, where bwrap mounts nothing further in them, and empty
+        ones in what is not writable.
+        """
+        steps = {step.path for step in self._plan.steps}
+        found: dict[bytes, premount.Place] = {}
+        masks = [(premount.PIN, 0, 0, path) for path in self._masks if not _comes_last(path)]
+        for place in (*premount.places(self._plan.beforehand), *masks):
+            what, _, _, path = place
+            root = next(around for around in (path, *parents(path)) if around in steps)
+            if root in found:
+                continue
+            if self._can_be_replaced(root, steps):
+                found[root] = (premount.PIN, *self._places[root].identity, root)
+            elif what in (premount.EMPTY_DIRECTORY, premount.EMPTY_FILE):
+                found[path] = place
+            else:
+                return ()
+        return tuple(found.values()) if len(found) <= MOST_DESCRIPTORS else ()
+
+    def _can_be_replaced(self, root: bytes, steps: set[bytes]) -> bool:
+        """Whether bwrap's mount of a writable path has no other mount of bwrap in it."""
+        if root == b"/" or root in self._own or self._rules.get(root) is not Access.WRITE:
+            return False
+        return not any(within(step, root) and step != root for step in steps)
 
     def _close_directory(self, path: bytes) -> None:
         """Close a directory with something open below it: only the names on the way remain."""

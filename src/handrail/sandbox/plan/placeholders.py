@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
+    from handrail.sandbox.plan.safe_open import Above
 
 Identity = tuple[int, int]  # device, inode
 Made = tuple[bytes, Identity]  # a path, and what was made there
@@ -314,12 +315,13 @@ class _Directories:
 
     def __init__(self) -> None:
         self._open: dict[bytes, int] = {}
+        self._above: Above = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for fd in self._open.values():
+        for fd in (*self._open.values(), *(fd for fd, _ in self._above.values())):
             os.close(fd)
 
     def of(self, path: bytes) -> tuple[int, bytes]:
@@ -327,7 +329,7 @@ class _Directories:
         parent, name = os.path.split(path)
         fd = self._open.get(parent)
         if fd is None:
-            fd = self._open[parent] = open_path(parent, alias_of_the_system).fd
+            fd = self._open[parent] = open_path(parent, alias_of_the_system, self._above).fd
         return fd, name
 
 

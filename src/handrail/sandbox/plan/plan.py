@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from handrail.sandbox.bwrap.premount import Place
     from handrail.sandbox.plan.directory_cache import DirectoryCache
     from handrail.sandbox.plan.globs import Match
     from handrail.sandbox.plan.indexes import Tree
@@ -67,6 +68,10 @@ class Plan:
         self.transient: set[bytes] = set()
         #: What is mounted before bwrap begins (``sandbox/bwrap/premount.py``).
         self.beforehand = b""
+        #: What the mounter has to mount of that in bwrap's namespace: all the rest is in it.
+        self.roots_beforehand: tuple[Place, ...] = ()
+        #: Both as the mounter reads them, by whether bwrap outlives its parent.
+        self.mounter_records: dict[bool, tuple[bytes, bytes]] = {}
         #: Whether missing names are covered then, too.
         self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
