@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -49,7 +50,9 @@ MODULES = {
 }
 #: Cases on the wire have a runner of their own, for any server; it is called for ours.
 TRANSCRIPTS = "exec-server-transcripts"
-KNOWN = (*MODULES, TRANSCRIPTS)
+#: Attacks on a managed network run one after the other in a network of their own.
+NETWORK = "network-attacks"
+KNOWN = (*MODULES, TRANSCRIPTS, NETWORK)
 #: Key of what stands for a line that holds no case; its value says why.
 UNREADABLE = "unreadable line"
 
@@ -104,6 +107,8 @@ def run_file(path: Path) -> tuple[int, int]:
         return 0, 1
     if name == TRANSCRIPTS:
         return replay(path)
+    if name == NETWORK:
+        return network_attacks(path)
     try:
         check = checker(name)
     except ModuleNotFoundError as error:
@@ -140,6 +145,29 @@ def replay(path: Path) -> tuple[int, int]:
             print(line)
     found = re.fullmatch(r"(\d+) passed, (\d+) failed", lines[-1] if lines else "")
     return (int(found[1]), int(found[2])) if found else (0, 1)
+
+
+def network_attacks(path: Path) -> tuple[int, int]:
+    """Run attacks on a managed network, as the user of this program."""
+    from tests.network.world_program import WorldProgram, missing_tools
+
+    missing = missing_tools()
+    if missing is not None:
+        print(f"not run {path.name}: {missing}")
+        return 0, 0
+    names = [str(case.get("name")) for _, case in load(path)]
+    world = WorldProgram(os.getuid(), "tests.network.world_cases", str(path.resolve()), *names)
+    passed = 0
+    try:
+        for name in names:
+            result = world.result(name)
+            passed += bool(result["holds"])
+            if not result["holds"]:
+                print(f"FAILED {path.name} {name}: {result['said']}")
+    finally:
+        world.end()
+    print(f"{path.name}: {passed} passed, {len(names) - passed} failed")
+    return passed, len(names) - passed
 
 
 def main(arguments: Sequence[str]) -> int:
