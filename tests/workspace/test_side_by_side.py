@@ -141,7 +141,11 @@ def lasting() -> list[str]:
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, sandbox: str) -> None:
+def test_a_start_that_is_given_up_leaves_nothing(
+    tmp_path: Path, sandbox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDRAIL_WARM", "off")  # those that wait hold descriptors
+
     async def left_at_once(count: int) -> None:
         async with AsyncWorkspace(tmp_path, sandbox=sandbox) as ws:
             await give_up(ws, count)

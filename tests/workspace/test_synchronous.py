@@ -87,6 +87,7 @@ def test_a_thousand_runs_leak_nothing(ws: Workspace) -> None:
 def test_sandboxed_runs_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # State directories of other tests' servers come and go, and each makes another plan.
     monkeypatch.setattr(private_places, "remembered", list)
+    monkeypatch.setenv("HANDRAIL_WARM", "off")  # those that wait hold some
     with Workspace(tmp_path) as ws:
         ws.run("true")
         before = Counter(descriptors().values())

@@ -90,7 +90,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
-    monkeypatch.setenv("HANDRAIL_WARM", "demand")
+    monkeypatch.delenv("HANDRAIL_WARM", raising=False)
     if not pool.possible(probe.bubblewrap()):
         pytest.skip("no sandbox can wait on this machine")
     # Servers of other tests come and go, and the places that they keep private.
