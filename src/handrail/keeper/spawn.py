@@ -25,6 +25,8 @@ from handrail.keeper.seccomp import spawn as seccomp_spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from handrail.keeper.spawn_thread import SpawnThread
 
 #: The names under which descriptors are held; also their order in SPAWNED.
@@ -193,12 +195,12 @@ def start(
             if doors or own_limits or (beyond and thread is None):
                 pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
             else:
-                pid, listener = _spawn(program, argv, env, actions, before, thread)
+                starter = _Starter(before, limits, thread)
+                pid, listener = _spawn(program, argv, env, actions, before, starter)
             if listener >= 0:
                 names += (LISTENER_NAME,)
                 ours.append(listener)
         finally:
-            limits.for_us()
             os.chdir("/")
     except BaseException:
         for fd in ours:
@@ -288,28 +290,55 @@ def _spawn(
     env: dict[bytes, bytes],
     actions: seccomp_spawn.Actions,
     before: fork.Before,
-    thread: SpawnThread | None,
+    starter: _Starter,
 ) -> tuple[int, int]:
-    """Start without a fork, with the child's limits set on the keeper for a moment."""
-    if before.code and (argv[0] != program or not seccomp_spawn.startable()):
+    """Start without a fork of the interpreter."""
+    if not before.code:
+        return starter(program, argv, env, actions, _ALL_SIGNALS), -1
+    if argv[0] != program or not seccomp_spawn.startable():
         return fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
-    for kind, value in before.limits.items():
-        resource.setrlimit(kind, value)
-    if before.code:
-        starter = None if thread is None else thread.start
-        return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code, starter=starter)
-    if thread is not None:
-        return thread.start(program, argv, env, actions, _ALL_SIGNALS), -1
-    pid = os.posix_spawn(
-        program,
-        argv,
-        env,
-        file_actions=actions,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_ALL_SIGNALS,
-    )
-    return pid, -1
+    return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code, starter=starter)
+
+
+class _Starter:
+    """``posix_spawn`` with the child's limits set on the keeper for that moment.
+
+    Not longer: what a start opens beside it is beyond the child's limit where there are many.
+    """
+
+    __slots__ = ("_kinds", "_limits", "_thread")
+
+    def __init__(self, before: fork.Before, limits: Limits, thread: SpawnThread | None) -> None:
+        self._kinds = before.limits
+        self._limits = limits
+        self._thread = thread
+
+    def __call__(
+        self,
+        program: bytes | int,
+        argv: list[bytes] | tuple[bytes, ...],
+        env: Mapping[bytes, bytes],
+        actions: seccomp_spawn.Actions,
+        signals: Iterable[int],
+    ) -> int:
+        try:
+            for kind, value in self._kinds.items():
+                resource.setrlimit(kind, value)
+            if self._thread is not None:
+                return self._thread.start(program, argv, env, actions, signals)
+            if isinstance(program, int):
+                program = b"/proc/self/fd/%d" % program
+            return os.posix_spawn(
+                program,
+                argv,
+                env,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=signals,
+            )
+        finally:
+            self._limits.for_us()
 
 
 def _thread() -> SpawnThread | None:
