@@ -419,3 +419,19 @@ def test_a_full_shared_directory_is_looked_at_in_part(
     for number in range(9):
         (shared / f"r{number}" / "deep" / ".git" / "x").mkdir(parents=True)
     assert sh(held, with_shared(ws, shared), ws, f"echo x > {shared}/f") == (0, "")
+
+
+def test_every_directory_of_a_full_shared_directory_is_looked_at_in_the_end(
+    held: Held, ws: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_index, "MOST_SHARED", 40)
+    for number in range(100):
+        (shared / f"p{number}").mkdir()
+    hooks = [shared / f"r{number}" / ".git" / "hooks" for number in range(5)]
+    for path in hooks:
+        path.mkdir(parents=True)
+    profile = with_shared(ws, shared)
+    for _ in range(6):  # read, then watched in parts
+        assert sh(held, profile, ws, "true") == (0, "")
+    for path in hooks:
+        assert sh(held, profile, ws, f"echo x > {path}/pre-commit")[0] != 0

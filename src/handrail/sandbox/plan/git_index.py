@@ -3,8 +3,9 @@
 ``directory_cache`` has what is in the directories, and notices what changes.
 
 A directory shared with others, such as the one for temporary files, is examined less closely: only
-this user's entries, only so many, nearest first.  It changes all the time, and no command should
-wait for that or be refused for it.
+this user's entries, only so many at a time, nearest first.  It changes all the time, and no command
+should wait for that or be refused for it.  Those that are watched and hold nothing are passed over,
+so the next ones are examined the next time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.sandbox.plan.directory_cache import DirectoryCache
+from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
 #: repositories (``src/*``, ``@scope/*``).
@@ -23,8 +28,8 @@ MOST_DIRECTORIES = 200_000
 #: How deep is looked.  Each directory on the way to a repository is a mount inside another, and one
 #: below a thousand of them would keep every later command waiting for minutes.
 MOST_LEVELS = 100
-#: The same below a shared directory, where looking stops there.
-MOST_SHARED = 128
+#: The same below a shared directory, where looking stops there until the next time.
+MOST_SHARED = 4096
 #: Among the results: not everything was examined.
 MORE = b""
 #: What makes a directory one of git's.
@@ -81,13 +86,15 @@ class RepositoryIndex:
         deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
         #: Directories in the order of their depth, and how many more levels are looked at; it
         #: grows while it is walked.
-        waiting: list[tuple[tuple[bytes, ...], int | None]] = [((self.root,), None)]
+        waiting: list[tuple[Sequence[bytes], int | None]] = [((self.root,), None)]
         known, watch = directories.known()
         for path, left in ((path, left) for paths, left in waiting for path in paths):
             if most is not None and pending > most:
                 return None
             if seen >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
-                if not self._shared:
+                if self._shared:
+                    revision = -1  # the next look goes on
+                else:
                     found.append(MORE)
                 break
             name = path[path.rfind(b"/") + 1 :]
@@ -123,8 +130,11 @@ class RepositoryIndex:
                     found += [place + b"/.git"] * git
                     revision = -1 if closed else revision
             else:
-                pending += len(entry.below)
-                waiting.append((entry.below, None if left is None else left - 1))
+                below: Sequence[bytes] = entry.below
+                if self._shared:
+                    below = [place for place in below if not _is_plain(known.get(place), watch)]
+                pending += len(below)
+                waiting.append((below, None if left is None else left - 1))
         result = tuple(sorted(found))
         self._found = revision, result
         return result
@@ -180,3 +190,8 @@ def _line(path: bytes) -> bytes | None:
         return None
     finally:
         os.close(fd)
+
+
+def _is_plain(entry: Directory | None, watch: object) -> bool:
+    """Whether a directory is known to have neither a ``.git`` nor directories in it."""
+    return entry is not None and entry.watch is watch and not entry.below and not entry.git
