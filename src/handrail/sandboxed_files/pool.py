@@ -11,6 +11,7 @@ changed (a new repository, a root that was swapped) is another plan and gets ano
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections import OrderedDict
@@ -324,4 +325,7 @@ def _last_words(fd: int) -> str:
     except OSError:
         return ""
     lines = said.decode("utf-8", "replace").strip().splitlines()
+    # The mounter, which has said why, ends bwrap by a reset (``bwrap/mounter_stub.py``).
+    if len(lines) > 1 and lines[-1].endswith(os.strerror(errno.ECONNRESET)):
+        lines.pop()
     return lines[-1][:400] if lines else ""
