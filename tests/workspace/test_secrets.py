@@ -203,10 +203,12 @@ def test_across_pieces(at: str | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
 def test_not_in_the_list_of_processes(sandbox: str, tmp_path: Path) -> None:
-    with Workspace(tmp_path, sandbox=sandbox, secrets=SECRETS) as ws:  # type: ignore[arg-type]
+    value = "npm_listed-7Qk2"  # in no command of another test
+    secrets = {"NPM_TOKEN": value}
+    with Workspace(tmp_path, sandbox=sandbox, secrets=secrets) as ws:  # type: ignore[arg-type]
         with ws.start('test "$NPM_TOKEN" && echo has; read x') as process:
             process.wait_for("has", timeout=20)
-            assert VALUE.encode() not in b"".join(_command_lines())
+            assert value.encode() not in b"".join(_command_lines())
 
 
 def _command_lines() -> Iterator[bytes]:
