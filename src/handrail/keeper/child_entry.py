@@ -14,7 +14,6 @@ class Entry:
 
     __slots__ = (
         "child",
-        "coverer",
         "ended",
         "exceeded",
         "far",
@@ -47,15 +46,12 @@ class Entry:
         self.sandboxed = False  # the sandbox ends with the leader, which stays outside
         self.note = note
         self.line: socket.socket | None = None  # while it waits for its command
-        #: The same, of the program that covers missing names then (``cover_program.py``).
-        self.coverer: socket.socket | None = None
 
-    def close_lines(self) -> None:
-        """Close the lines of one that waits, which ends it if it was not told its command."""
-        for line in (self.line, self.coverer):
-            if line is not None:
-                line.close()
-        self.line = self.coverer = None
+    def close_line(self) -> None:
+        """Close the line of one that waits, which ends it if it was not told its command."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
     def count(self, used: resource.struct_rusage) -> None:
         """Add the usage of a process of the tree, with that of the children it has waited for."""

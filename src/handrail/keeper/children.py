@@ -346,7 +346,7 @@ class Children:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
-            entry.close_lines()
+            entry.close_line()
             self.endings.drop(child)
             self.watcher.drop(child)
             self.groups.forget(entry.mark)
@@ -433,7 +433,7 @@ class Children:
 
     def finish(self, entry: Entry, status: int) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
-        entry.close_lines()
+        entry.close_line()
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         entry.status |= self.groups.exceeded(entry.mark) | entry.exceeded

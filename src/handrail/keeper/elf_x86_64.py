@@ -7,12 +7,27 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
 _TEXT_AT, _DATA_AT = 0x400000, 0x600000
 _HEADERS = 64 + 2 * 56
 EAX, EDX, ESI, EDI = 0, 2, 6, 7
+#: The arguments of a system call, in order.
+_ARGUMENTS = (EDI, ESI, EDX, 10, 8, 9)
 _EXIT = 60
+
+
+class Held(int):
+    """A register that keeps its value over system calls, as an argument of one."""
+
+
+#: They are free for the program: the kernel and ``call`` change none of them.
+EBX, R12D, R13D, R14D, R15D = map(Held, (3, 12, 13, 14, 15))
+
+
+class At(int):
+    """An address whose four bytes are an argument of a system call."""
 
 
 def number(value: int, size: int) -> bytes:
@@ -25,9 +40,30 @@ def put(register: int, value: int) -> bytes:
     return bytes((0xB8 + register,)) + number(value, 4)
 
 
-def call(which: int) -> bytes:
+def call(which: int, *arguments: int) -> bytes:
     """The system call, and a test whether it returned a negative number."""
-    return put(EAX, which) + b"\x0f\x05" + b"\x85\xc0"  # syscall; test eax, eax
+    code = b"".join(_pass(*one) for one in zip(_ARGUMENTS, arguments, strict=False))
+    return code + put(EAX, which) + b"\x0f\x05" + b"\x85\xc0"  # syscall; test eax, eax
+
+
+def _pass(register: int, value: int) -> bytes:
+    """mov register, value: a number, what a register holds, or what is at an address"""
+    high = register >= 8
+    if isinstance(value, Held):
+        return bytes((0x40 | (value >= 8) << 2 | high, 0x89, 0xC0 | value % 8 << 3 | register % 8))
+    if isinstance(value, At):
+        return bytes((0x40 | high << 2, 0x8B, 4 | register % 8 << 3, 0x25)) + number(value, 4)
+    return (b"\x41" if high else b"") + put(register % 8, value % 2**32)
+
+
+def hold(register: Held) -> bytes:
+    """mov register, eax: keep what the last call returned"""
+    return bytes((0x40 | (register >= 8), 0x89, 0xC0 | register % 8))
+
+
+def store(address: int) -> bytes:
+    """mov [address], eax: keep what the last call returned"""
+    return b"\x89\x04\x25" + number(address, 4)
 
 
 #: Exit with the error of the last call: neg eax; mov edi, eax.
@@ -50,11 +86,46 @@ def executable(text: bytes, data: bytes, more: int = 0) -> bytes:
     return _head(end, end + len(data), more) + text + data
 
 
+class Data:
+    """The data of a program: each text once, and ``memory``, the address of what is behind them."""
+
+    __slots__ = ("_base", "_places", "_size", "memory")
+
+    def __init__(self, base: int, size: int) -> None:
+        self._base = base
+        self._places: dict[bytes, int] = {}
+        self._size = 0
+        self.memory = base + size
+
+    def text(self, text: bytes) -> int:
+        """The address of this text, with a NUL behind it."""
+        found = self._places.get(text)
+        if found is None:
+            found = self._places[text] = self._base + self._size
+            self._size += len(text) + 1
+        return found
+
+    def bytes(self) -> bytes:
+        """All texts."""
+        return b"".join(text + b"\0" for text in self._places)
+
+
+def built(write: Callable[[Data], bytes], memory: int) -> bytes:
+    """The executable of code that needs the addresses of its data and of ``memory`` bytes more.
+
+    ``write`` is called twice, the second time with the right addresses, and gives as much code.
+    """
+    data = Data(0, 0)
+    text = write(data)
+    data = Data(data_at(text), len(data.bytes()))
+    return executable(write(data), data.bytes(), memory)
+
+
 class Code:
     """Code in which places have names, to jump to from before and behind them."""
 
     ALWAYS, BELOW, EQUAL, NOT_EQUAL = b"\xe9", b"\x0f\x82", b"\x0f\x84", b"\x0f\x85"
-    NEGATIVE, NOT_POSITIVE = b"\x0f\x88", b"\x0f\x8e"
+    NEGATIVE, NOT_NEGATIVE, NOT_POSITIVE = b"\x0f\x88", b"\x0f\x89", b"\x0f\x8e"
 
     __slots__ = ("_labels", "_text", "_to")
 
@@ -76,6 +147,16 @@ class Code:
         """Jump there, if the last test says so."""
         self._text += kind + bytes(4)
         self._to.append((len(self._text), name))
+
+    def jump_if_result(self, value: int, name: str) -> None:
+        """Jump there if the last call returned this small number."""
+        self._text += b"\x83\xf8" + number(value % 256, 1)  # cmp eax, value
+        self.jump(self.EQUAL, name)
+
+    def jump_unless_result(self, value: int, name: str) -> None:
+        """Jump there if the last call returned another than this small number."""
+        self._text += b"\x83\xf8" + number(value % 256, 1)  # cmp eax, value
+        self.jump(self.NOT_EQUAL, name)
 
     def bytes(self) -> bytes:
         """The code with all distances."""

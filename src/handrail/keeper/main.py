@@ -128,8 +128,6 @@ class Keeper:
             self.children.spawn(fd, message)
         elif op == messages.USE:
             waiting_children.use(self.children, fd, serial, messages.Use.unpack(fields))
-        elif op == messages.COVER:
-            waiting_children.cover(self.children, fd, message)
         elif op == messages.SIGNAL:
             wanted = messages.Signal.unpack(fields)
             reached = self.children.signal(wanted.child, wanted.number, wanted.scope)

@@ -21,7 +21,7 @@ import struct
 from handrail import memory_file
 from handrail.keeper.fields import Fields
 
-VERSION = 9
+VERSION = 10
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -47,7 +47,6 @@ PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see secret_proof.p
 SECRET = 19  # what servers that find us by our socket have to know
 ABILITIES = 20  # answered by Abilities
 USE = 21  # Use, answered by a Count or FAILED: a child that waits becomes a command
-COVER = 22  # Covered, answered by a Count or FAILED; fds: program, namespace, where it is seen
 
 # What a keeper says.
 WELCOME = 32  # Welcome
@@ -126,12 +125,6 @@ class Use(Fields):
     grace: int = 0
     #: Inode and device of each placeholder that is covered before the command begins.
     covers: list[int] = []  # noqa: RUF012 (never changed)
-
-
-class Covered(Fields):
-    """A child that waits, to which the program belongs that covers missing names in its sandbox."""
-
-    child: bytes
 
 
 class Spawned(Fields):

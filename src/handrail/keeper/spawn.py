@@ -214,60 +214,11 @@ def start(
     return Started(pid, names, ours, line, apart=thread is not None)
 
 
-def start_coverer(fds: list[int], stub: socket.socket) -> socket.socket:
-    """Start a ``cover_program``: program, mount namespace, and where it is seen; gives its line.
-
-    ``stub``: our line to the child, which it tells its command.  Raises OSError.
-    """
-    from handrail.keeper import cover_program  # for sandboxes that wait
-
-    program, namespace, seen = fds
-    line, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs: list[int] = []
-    try:
-        for fd in (namespace, far.fileno(), stub.fileno(), seen, program):
-            theirs.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, cover_program.SEEN + 1))
-        os.posix_spawn(
-            b"/proc/self/fd/%d" % theirs[4],
-            (b"handrail-cover",),
-            {},
-            file_actions=[
-                *((os.POSIX_SPAWN_CLOSE, fd) for fd in range(3)),
-                (os.POSIX_SPAWN_DUP2, theirs[0], cover_program.NAMESPACE),
-                (os.POSIX_SPAWN_DUP2, theirs[1], cover_program.LINE),
-                (os.POSIX_SPAWN_DUP2, theirs[2], cover_program.STUB),
-                (os.POSIX_SPAWN_DUP2, theirs[3], cover_program.SEEN),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_ALL_SIGNALS,
-        )
-    except BaseException:
-        line.close()
-        raise
-    finally:
-        far.close()
-        for fd in theirs:
-            os.close(fd)
-    line.setblocking(False)
-    return line
-
-
-def use(
-    asked: messages.Use,
-    line: socket.socket,
-    coverer: socket.socket | None,
-    terminal: int | None,
-) -> None:
+def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:
     """Let a child that waits become a command, once; raises OSError, and the child is no use then.
 
-    ``coverer``: the program that covers missing names before.  ``terminal``: the keeper's
-    descriptor of the child's, if it has one.
+    ``terminal``: the keeper's descriptor of the child's, if it has one.
     """
-    from handrail.keeper import cover_program
-
-    if bool(asked.covers) is not (coverer is not None):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     limits = of_process(asked.limits) if asked.limits else {}
     packet = waiting_stub.request(
         asked.argv, asked.env, asked.cwd, limits, terminal=terminal is not None
@@ -276,12 +227,7 @@ def use(
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
     if terminal is not None:
         terminal_size.resize(terminal, asked.rows, asked.cols)
-    if coverer is None:
-        line.send(packet)
-        return
-    places = zip(asked.covers[::2], asked.covers[1::2], strict=True)
-    found = [(inode, os.major(device), os.minor(device)) for inode, device in places]
-    coverer.send(cover_program.packet(found, packet))
+    line.send(waiting_stub.with_covers(asked.covers, packet))
 
 
 def _spawn(

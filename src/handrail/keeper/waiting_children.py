@@ -20,33 +20,16 @@ def use(children: Children, fd: int, serial: int, asked: messages.Use) -> None:
         children.failed(fd, serial, errno.ESRCH)
         return
     try:
-        spawn.use(asked, line, entry.coverer, entry.fds.get(b"pty"))
+        spawn.use(asked, line, entry.fds.get(b"pty"))
     except OSError as error:
         children.failed(fd, serial, error.errno or errno.EINVAL)
         return
     finally:
-        entry.close_lines()  # it is never used twice
+        entry.close_line()  # it is never used twice
     entry.note = asked.note
     if asked.end_at is not None:
         children.end_by(entry, messages.Due(entry.child, CAUSE_TIME, asked.end_at, asked.grace))
     children.say(fd, messages.DONE, serial, messages.Count(0).pack())
-
-
-def cover(children: Children, fd: int, message: messages.Message) -> None:
-    """Start the program that covers missing names in the sandbox of a child that waits."""
-    entry = children.entries.get(messages.Covered.unpack(message.fields).child)
-    line = None if entry is None or entry.status is not None else entry.line
-    if entry is None or line is None or entry.coverer is not None:
-        children.failed(fd, message.serial, errno.ESRCH)
-        return
-    try:
-        children.limits.tag(entry.mark)
-        entry.coverer = spawn.start_coverer(message.fds, line)
-    except (OSError, ValueError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        children.failed(fd, message.serial, number or errno.EINVAL)
-        return
-    children.say(fd, messages.DONE, message.serial, messages.Count(0).pack())
 
 
 def end_all(children: Children) -> None:

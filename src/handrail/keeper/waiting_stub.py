@@ -57,6 +57,8 @@ MACHINES = ("x86_64",)
 
 #: The longest request: one packet, well under the default socket buffer.
 LONGEST = 60_000
+#: Inode and device of one placeholder, as ``statx`` has them.
+IDENTITY = 16
 
 _READ, _WRITE, _CLOSE, _IOCTL, _EXECVE, _CHDIR = 0, 1, 3, 16, 59, 80
 _SETSID, _EXIT_GROUP, _PRLIMIT = 112, 231, 302
@@ -247,6 +249,15 @@ def request(
     )
     body = struct.pack(f"<{len(arrays)}Q", *(one & _LAST_LIMIT for one in arrays))
     return head + body + b"\0".join(texts.texts) + b"\0"
+
+
+def with_covers(covers: Sequence[int], packet: bytes) -> bytes:
+    """The packet for a sandbox whose missing names are covered before: inode and device of each."""
+    found = b"".join(
+        number(inode, 8) + number(os.major(device), 4) + number(os.minor(device), 4)
+        for inode, device in zip(covers[::2], covers[1::2], strict=True)
+    )
+    return found + packet
 
 
 class _Texts:

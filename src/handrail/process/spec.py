@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -170,7 +170,7 @@ class NetworkHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A command whose sandbox stands before it, with a program that waits to become the command.
+    """A command that a program in its sandbox is told to become; without words: it waits for one.
 
     ``line`` is the fd on which that program hears of it.  ``spawned`` is the child, if it was made
     ahead; otherwise the spec starts it.  ``covers`` are inode and device of each placeholder that
@@ -185,10 +185,6 @@ class Waiting:
     #: Ends a child that was made ahead and is not used.
     discard: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     covers: list[int] = field(default_factory=list, repr=False, compare=False)
-    #: What is done when the spec has started it, before it hears of the command; whether it was.
-    prepare: Callable[[int], Awaitable[bool]] | None = field(
-        default=None, repr=False, compare=False
-    )
 
 
 @dataclass(frozen=True, slots=True)

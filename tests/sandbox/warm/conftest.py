@@ -48,6 +48,12 @@ class Warmed:
         return 0 if found is None else found.used
 
     @property
+    def started(self) -> int:
+        """How many commands started in a copy, that had waited or not."""
+        found = self._found()
+        return 0 if found is None else found.used + found.copied
+
+    @property
     def pool(self) -> WarmSandboxes:
         found = self._found()
         assert found is not None

@@ -44,18 +44,16 @@ print(open("/proc/net/unix").read().count("\\n"))
 
 
 def processes(warmed: Warmed) -> list[int]:
-    """All processes of all that wait: bwrap, the first one inside, the stub, the coverer."""
+    """All processes of all that wait: outer one, maker if names are missing, first one, stub."""
     found = [one.spawned.pid for one in warmed.standing]
     for pid in found:
         found += children_of(pid)
-    launcher = warmed.executor._launcher
-    assert launcher is not None
-    return found + coverers(launcher.keeper_pid)
+    return found
 
 
-def coverers(keeper: int) -> list[int]:
-    """The programs below a keeper that cover missing names."""
-    return [pid for pid in children_of(keeper) if "handrail-cover" in link(f"/proc/{pid}/exe")]
+def outer_processes(keeper: int) -> set[int]:
+    """Those of copied sandboxes below a keeper."""
+    return {pid for pid in children_of(keeper) if "handrail-copy" in link(f"/proc/{pid}/exe")}
 
 
 def link(path: str) -> str:
@@ -100,30 +98,40 @@ async def test_it_has_nothing_of_a_request(warm: Warm, folder: Path, missing: bo
             assert "SECRET_WORD" not in read(f"/proc/{pid}/environ")
 
 
-async def test_a_coverer_has_no_more_than_it_needs(warm: Warm, folder: Path) -> None:
-    """It is outside of the sandbox's processes, and what it holds is nothing of a command."""
+async def test_what_is_outside_has_no_more_than_it_needs(warm: Warm, folder: Path) -> None:
+    """The outer process has no rights, the maker is outside of the sandbox's processes; neither has
+    anything of a command."""
     async with warm(folder, env={"SECRET_WORD": "hush"}) as warmed:
         await warmed.wait(2)
-        launcher = warmed.executor._launcher
-        assert launcher is not None
-        for pid in coverers(launcher.keeper_pid):
-            assert read(f"/proc/{pid}/environ") == ""
-            assert link(f"/proc/{pid}/ns/pid") == link("/proc/self/ns/pid")
-            assert link(f"/proc/{pid}/ns/mnt") != link("/proc/self/ns/mnt")
-            names = [link(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            kinds = sorted(name.partition(":")[0] for name in names)
-            assert kinds == ["/", "/", "/", "socket", "socket", "socket"]
+        for one in warmed.standing:
+            outer = one.spawned.pid
+            (maker,) = set(children_of(outer)) - {one.running.first()}
+            for pid in (outer, maker):
+                assert read(f"/proc/{pid}/environ") == ""
+                assert link(f"/proc/{pid}/ns/pid") == link("/proc/self/ns/pid")
+            assert link(f"/proc/{outer}/ns/mnt") == link("/proc/self/ns/mnt")
+            assert link(f"/proc/{outer}/ns/user") == link("/proc/self/ns/user")
+            assert link(f"/proc/{maker}/ns/mnt") == link(f"/proc/{one.running.first()}/ns/mnt")
+            streams, pipe, socket = ["/dev/null", "pipe", "pipe"], ["pipe"], ["socket"]
+            assert open_files(outer) == streams + pipe  # on which it hears of the end
+            covers = ["/"] * len(PROTECTED_NAMES)
+            # How far the sandbox is; the stub; where it is told, where it is seen and said.
+            assert open_files(maker) == covers + streams + pipe * 3 + socket * 2
 
 
-async def test_a_coverer_that_is_killed(warm: Warm, folder: Path) -> None:
-    """Its sandbox is given up, and the command starts cold."""
+def open_files(pid: int) -> list[str]:
+    """The kinds of files that a process has open."""
+    names = [link(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return sorted(name.partition(":")[0] for name in names)
+
+
+async def test_an_outer_process_that_is_killed(warm: Warm, folder: Path) -> None:
+    """Its sandbox is given up, and the command gets another."""
     async with warm(folder) as warmed:
         await warmed.wait(2)
-        launcher = warmed.executor._launcher
-        assert launcher is not None
         async with warmed.resting():
-            for pid in coverers(launcher.keeper_pid):
-                os.kill(pid, signal.SIGKILL)
+            for one in warmed.standing:
+                os.kill(one.spawned.pid, signal.SIGKILL)
             for _ in range(3):
                 result = await warmed.ws.run("touch .git/x; echo fine")
                 assert (result.stdout, "denied" in result.stderr) == ("fine\n", True)
@@ -136,8 +144,7 @@ async def test_it_has_filters(warm: Warm, folder: Path) -> None:
     async with warm(folder) as warmed:
         await warmed.wait(2)
         for one in warmed.standing:
-            (first,) = children_of(one.spawned.pid)
-            (stub,) = children_of(first)
+            (stub,) = children_of(one.running.first())
             status = read(f"/proc/{stub}/status")
             assert "NoNewPrivs:\t1" in status
             assert "Seccomp:\t2" in status

@@ -20,7 +20,10 @@ LOOK = [
     "ulimit -a | grep -v locks",  # which is the tag
     "ls /proc /proc/self/fd | grep -v '[0-9][0-9]'; cut -d' ' -f4-6 /proc/self/stat",
     "grep -e NoNew -e Seccomp -e Cap -e Sig /proc/self/status; cat /proc/1/stat",
-    'grep -e " $PWD" -e " /proc" /proc/self/mountinfo | cut -d" " -f4-6 | sort',
+    'grep " $PWD" /proc/self/mountinfo | cut -d" " -f4-6 | sort',
+    # Copies have empty ones read-only, and nothing below them.
+    'grep " /[dp]" /proc/self/mountinfo | cut -d" " -f5 | sort -u',
+    "echo x > /proc/sys/kernel/hostname; ls -A /proc/1 /proc/irq; cat /proc/self/uid_map",
 ]
 
 

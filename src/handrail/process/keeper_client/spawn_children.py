@@ -202,16 +202,18 @@ class Launcher:
             asked = start_fields.spawn(spec, child, program, note)
             _check_room(cwd, 1 + len(self._starts))
             question = self._starts.ask(asked.pack(), [cwd, *[fd for _, fd in spec.passed]])
+            if waiting is not None and waiting.argv and not self._starts.waiting:
+                self._tell(spec, child, note)
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None
             raise find_program.spawn_failed(spec.argv[0], number or errno.EINVAL) from None
         finally:
             os.close(cwd)
-        return self._spawned(spec, child, question)
+        return self._spawned(spec, child, question, note)
 
     async def _spawned(
-        self, spec: ProcessSpec, child: int, question: asyncio.Future[messages.Message]
+        self, spec: ProcessSpec, child: int, question: asyncio.Future[messages.Message], note: bytes
     ) -> Spawned:
         try:
             answer = await question
@@ -234,6 +236,8 @@ class Launcher:
             fault_points.point("spawn.answered")
         *fds, pidfd = answer.fds
         answer.fds = []
+        if spec.waiting is not None and spec.waiting.argv and child not in self._using:
+            self._tell(spec, child, note)  # the start had to wait for its turn
         listener = fds.pop() if spec.announced else -1
         pid = messages.Spawned.unpack(answer.fields).pid
         return Spawned(child, pid, pidfd, tuple(fds), listener)
@@ -242,10 +246,14 @@ class Launcher:
         self, spec: ProcessSpec, spawned: Spawned, note: bytes
     ) -> Coroutine[Any, Any, Spawned]:
         """Send a waiting child its command; ``use`` says whether it has become that command."""
-        with contextlib.suppress(OSError, ValueError):  # and ``use`` fails in the same way
-            question = self._using[spawned.child] = self._ask_use(spec, spawned.child, note)
-            question.add_done_callback(_seen)
+        self._tell(spec, spawned.child, note)
         return _there(spawned)
+
+    def _tell(self, spec: ProcessSpec, child: int, note: bytes) -> None:
+        """Send a child the command that it is to become; ``use`` awaits the answer."""
+        with contextlib.suppress(OSError, ValueError):  # and ``use`` fails in the same way
+            question = self._using[child] = self._ask_use(spec, child, note)
+            question.add_done_callback(_seen)
 
     async def use(self, spec: ProcessSpec, child: int, note: bytes) -> bool:
         """Let a child that waits become the command of a spec; False when it cannot any more.
@@ -255,22 +263,11 @@ class Launcher:
         if spec.waiting is None:
             return True
         question = self._using.pop(child, None)
-        if spec.waiting.prepare is not None and not await spec.waiting.prepare(child):
-            return False
         try:
             answer = await (question or self._ask_use(spec, child, note))
         except (OSError, ValueError):
             return False  # no descriptor free to send it with, or a NUL where none can be
         return answer.op == messages.DONE
-
-    async def cover(self, child: int, fds: list[int]) -> None:
-        """Give a child that waits the program that covers missing names; raises OSError.
-
-        The descriptors: the program, the mounts of its sandbox, and where it is seen.
-        """
-        answer = await self.link.ask(messages.COVER, messages.Covered(b"%d" % child).pack(), fds)
-        if answer.op != messages.DONE:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _ask_use(
         self, spec: ProcessSpec, child: int, note: bytes

@@ -25,6 +25,11 @@ MOUNTS_FD, MOUNTED_FD, MOUNTER_TOLD_FD, MOUNTER_GO_FD = 13, 14, 15, 16
 FIRST_FD = 17
 #: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
+#: Of a sandbox that is a copy of a template: the template's mounts, and the program that copies.
+NAMESPACE_FD, COPY_FD = ARGS_FD, BEFORE_FD
+#: Where a template has the host's terminals, and an empty directory: copies mount their own /dev
+#: over its.
+HOST_TERMINALS, CLOSED = b"/dev/pts", b"/dev/shm"
 #: Copying this file is the last thing bwrap does before it starts the command.
 READY_FILE = b"/dev/.ready"
 #: bwrap itself refuses more than 9000 arguments.
@@ -35,6 +40,8 @@ PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
 PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
 #: bwrap's own process in the sandbox: a write to its memory could let it outlive bwrap.
 FIRST_PROCESS = b"/proc/1"
+#: What every sandbox covers of its own /proc.
+PROC_COVERED = frozenset((FIRST_PROCESS, *PROC_READABLE, *PROC_HIDDEN))
 
 
 class Bind(Frozen):
@@ -179,6 +186,23 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
             case Processes(path):
                 out += [b"--proc", path]
     return out
+
+
+def template_steps(steps: Iterable[Step]) -> list[Step]:
+    """The steps for a sandbox whose mounts are copied (``warm/copy_program.py``).
+
+    What is empty is read-only: the copies share it.  They cover parts of their own /proc.
+    """
+    found = [step for step in steps if step.path not in PROC_COVERED]
+    found.append(Empty(CLOSED, 0o555))
+    empty = {step.path for step in found if isinstance(step, Empty)}
+    sealed = {step.path for step in found if isinstance(step, Seal)}
+    return [*found, *map(Seal, sorted(empty - sealed))]
+
+
+def template_arguments(steps: Iterable[Step]) -> list[bytes]:
+    """Those steps as bwrap arguments, and the host's terminals."""
+    return [*mount_arguments(template_steps(steps)), b"--dev-bind", HOST_TERMINALS, HOST_TERMINALS]
 
 
 def namespace_arguments(*, network: bool, lasting: bool = False) -> list[bytes]:

@@ -29,6 +29,7 @@ from handrail.sandbox.bwrap.arguments import (
     EmptyFile,
     resolver_text,
     sandbox_arguments,
+    template_arguments,
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox, others_at_work
 from handrail.sandbox.bwrap.instances import Instances, memory
@@ -71,9 +72,9 @@ def wrap(
     ``lasting``: it outlives the program that starts it.  ``guarded``: the command does not start
     before ``RunningSandbox.let_start``.  With a ``watcher`` everything it tries to
     change is announced.  ``joining``: instead of a network of its own it has one that is there.
-    ``stub``: the program that waits in it until it becomes a command; of ``command`` no more than
-    ``tty`` counts then, and missing names are covered when it begins.  Raises Refused, or Stale
-    when the plan has to be made anew.
+    ``stub``: the program that waits in it, if it is to be a template (``warm/template.py``);
+    nothing of ``command`` counts then, and missing names are not covered.  Raises Refused, or
+    Stale when the plan has to be made anew.
     """
     argv, env, tty = command.argv, environment(command, plan), command.tty
     cwd, arg0 = command.cwd, command.arg0
@@ -87,21 +88,20 @@ def wrap(
             " doctor` to see why"
         )
     resolver = _resolver_file(plan) if managed else None
-    joined = joining is not None
-    if joined and plan.profile.network and not managed:
+    if joining is not None and plan.profile.network and not managed:
         raise ValueError("a command with the network of the host joins no other")
     named = None if arg0 == argv[0] else arg0
     beside = bool(plan.roots_beforehand) and _mounter(bwrap)
     arguments = sandbox_arguments(
-        plan.arguments if stub < 0 else plan.arguments[: plan.masks_at],
+        plan.arguments if stub < 0 else template_arguments(plan.uncovered()),
         env,
         cwd,
-        network=joined or (plan.profile.network and not managed),
+        network=joining is not None or (plan.profile.network and not managed),
         lasting=lasting,
         resolver=resolver,
         ready=stub < 0,
         arg0=named if bwrap.argv0 else None,
-        sync=bool(plan.masks),
+        sync=bool(plan.masks) and stub < 0,
         mounter=beside,
     )
     if len(arguments) > MOST_ARGUMENTS:
@@ -115,9 +115,7 @@ def wrap(
     if tty and stub < 0:
         # The terminal becomes the command's own, in a session of its own.
         argv = (_setsid(), b"-c", *argv)
-    lease = None
-    if plan.masks:
-        lease = plan.registry.acquire(plan.masks) if stub < 0 else plan.registry.prepare()
+    lease = plan.registry.acquire(plan.masks) if plan.masks and stub < 0 else None
     closing: list[int] = []
     passed = list(plan.passed)
     if stub >= 0 and plan.masks:
@@ -137,7 +135,7 @@ def wrap(
             passed.append((int(resolver[0]), closing[-1]))
         closing.append(upkeep.filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
-        if unix_sockets or watcher is not None:
+        if (unix_sockets or watcher is not None) and stub < 0:
             closing.append(upkeep.filter("announce", watcher is not None))
             passed.append((seccomp_spawn.PROGRAM, closing[-1]))
         if stub >= 0:
@@ -165,9 +163,9 @@ def wrap(
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         if joining is not None:
             apart = bwrap.apart and not plan.beforehand and spreads()
-            program = (*_join(joining, upkeep, closing, passed, apart=apart), *program)
+            program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
-            info, ready = _lines(closing, passed, held=guarded)
+            info, ready = lines(closing, passed, held=guarded)
             if beside:
                 for number, fd in mounter.lines():
                     closing.append(fd)
@@ -201,7 +199,7 @@ def _mounter(bwrap: Bubblewrap) -> bool:
     return mounter.works(os.fsencode(bwrap.path))
 
 
-def _join(
+def joined(
     joining: Joining,
     upkeep: Instances,
     closing: list[int],
@@ -282,7 +280,7 @@ def seen(*, held: bool = False) -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def _lines(
+def lines(
     closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
 ) -> tuple[int, int]:
     """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""

@@ -9,6 +9,7 @@ others, and only then are the placeholders removed that protected paths from the
 from __future__ import annotations
 
 import os
+from _struct import Struct  # the C part: ``struct`` is one more module
 
 from handrail.keeper.proc_children import children_of, descendants_of
 from handrail.sandbox.plan.placeholders import PlaceholderLease
@@ -35,6 +36,8 @@ _KILLED_SECONDS = 2.0
 _LOOKS = 10
 #: A flag of the kernel's per-thread flags in ``stat``.
 _PF_EXITING = 4
+#: What the program says that makes copies: the first process, its PID namespace.
+_COPY_INFO = Struct("<i4xQ")
 #: Sandboxes of this program that have not ended.  Only counted here; each belongs to the Instances
 #: that made it, perhaps in another thread.
 _running: set[RunningSandbox] = set()
@@ -51,6 +54,7 @@ class RunningSandbox:
     __slots__ = (
         "_bwrap",
         "_closing",
+        "_copied",
         "_covering",
         "_info",
         "_instances",
@@ -79,7 +83,11 @@ class RunningSandbox:
         upkeep: Instances | None = None,
         *,
         trusted: bool = False,
+        copied: bool = False,
+        covering: bool = False,
     ) -> None:
+        """``copied``: it is made by ``warm/copy_program.py``, which reports in a form of its own.
+        ``covering``: that waits to cover missing names when the command comes."""
         _running.add(self)
         #: The Instances that made it.
         self._instances = upkeep
@@ -92,8 +100,7 @@ class RunningSandbox:
         self._lease = lease
         self._tty = tty
         self._ready = ready
-        #: Whether a program waits to cover missing names when the command comes.
-        self._covering = False
+        self._copied, self._covering = copied, covering
         self._watcher = watcher
         self._supervisor: LazySupervisor | None = None
         #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.
@@ -191,10 +198,6 @@ class RunningSandbox:
         """Note the fds that are held of it while it waits for its command."""
         self._spare = fds
 
-    def covered_by(self, seen: int) -> None:
-        """Note where it is seen that a program waits to cover missing names, and that it did."""
-        self._ready, self._covering = seen, True
-
     async def answer(self, loop: AbstractEventLoop) -> None:
         """Wait until something is seen there."""
         seen: Future[None] = loop.create_future()
@@ -212,15 +215,16 @@ class RunningSandbox:
         These missing names are made, and covered before the command begins: gives inode and device
         of each.  Raises Stale, or Refused.
         """
-        covers: list[int] = []
         if self._lease is not None:
             self._lease.fill(masks)
-            for mask in masks:
-                device, inode = self._lease.made[mask]
-                covers += (inode, device)
         self._spare, self._covering = (), False
         self.trusted = False
-        return covers
+        return self.covers(masks)
+
+    def covers(self, masks: Sequence[Placeholder]) -> list[int]:
+        """Inode and device of each placeholder that was made."""
+        made = {} if self._lease is None else self._lease.made
+        return [number for mask in masks for number in reversed(made[mask])]
 
     def let_start(self) -> None:
         """Let bwrap start the command of a guarded sandbox; once."""
@@ -259,7 +263,7 @@ class RunningSandbox:
         """Whether one that was set up waits for its command, with all that it needs for it."""
         if not self._covering:
             return self._lease is None and self.stands()
-        from handrail.keeper.cover_program import WAITS
+        from handrail.sandbox.warm.copy_program import WAITS
 
         self._look_away()
         try:
@@ -371,7 +375,9 @@ class RunningSandbox:
                 self._said += os.read(self._info, 4096)
             except BlockingIOError:
                 pass
-            if self._said.endswith(b"}\n"):
+            if self._copied and len(self._said) == _COPY_INFO.size:
+                self.pid, self._namespace = _COPY_INFO.unpack(self._said)
+            elif not self._copied and self._said.endswith(b"}\n"):
                 self.pid = _number(self._said, b'"child-pid":')
                 self._namespace = _number(self._said, b'"pid-namespace":')
         elif self.pid == 0 and self._bwrap:

@@ -39,23 +39,7 @@ class Instances:
         """Open a program at its beginning: each reader needs a file position of its own."""
         fd = self._filters.get((what, option))
         if fd is None:
-            machine = os.uname().machine
-            if what == "apart":
-                from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
-
-                text = private_mounts_stub.elf(os.geteuid(), os.getegid(), APART_FD)
-            elif what.startswith("join"):
-                from handrail.sandbox.bwrap import network_stub  # if a network is shared
-
-                user = what == "join user"
-                text = network_stub.joiner(NETWORK_FD, JOIN_FD, user=user, apart=option)
-            elif what == "resolver":
-                text = resolver_text("127.0.0.1")
-            elif what == "refuse":
-                text = seccomp_filter.program(machine, unix_sockets=option)
-            else:
-                text = seccomp_filter.announcing(machine, watch=option)
-            fd = self._filters[what, option] = memory(text)
+            fd = self._filters[what, option] = memory(_text(what, option))
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     async def see_out(self, loop: AbstractEventLoop, seconds: float) -> None:
@@ -84,6 +68,22 @@ class Instances:
         """Close the fds in a child after a fork; the sandboxes belong to the parent."""
         while self.insides:
             self.insides.pop().disown()
+
+
+def _text(what: str, option: bool) -> bytes:
+    if what == "apart":
+        from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
+
+        return private_mounts_stub.elf(os.geteuid(), os.getegid(), APART_FD)
+    if what.startswith("join"):
+        from handrail.sandbox.bwrap import network_stub  # if a network is shared
+
+        return network_stub.joiner(NETWORK_FD, JOIN_FD, user=what == "join user", apart=option)
+    if what == "resolver":
+        return resolver_text("127.0.0.1")
+    if what == "refuse":
+        return seccomp_filter.program(os.uname().machine, unix_sockets=option)
+    return seccomp_filter.announcing(os.uname().machine, watch=option)
 
 
 def memory(text: bytes) -> int:

@@ -141,15 +141,11 @@ class Mounts:
             places[path]()
         if base is Access.DENY:
             steps.append(Seal(b"/"))
-        # The very last: a sandbox that waits for its command does not need them yet.
-        covered = len(steps)
         for path in sorted(self._masks, key=_order):
             self._mount_mask(self._masks[path])
         self._plan.masks = tuple(self._masks[path] for path in sorted(self._masks))
         self._request()
-        self._plan.arguments = mount_arguments(steps[:covered])
-        self._plan.masks_at = len(self._plan.arguments)
-        self._plan.arguments += mount_arguments(steps[covered:])
+        self._plan.arguments = mount_arguments(steps)
         if len(self._plan.arguments) > MOST_ARGUMENTS:
             raise Refused(
                 f"the profile needs {len(self._plan.arguments)} mount arguments and bubblewrap"

@@ -57,8 +57,6 @@ class Plan:
         #: The mount table, if it made a difference.
         self.mount_table = b""
         self.arguments: list[bytes] = []
-        #: How many of them come before those that cover missing names.
-        self.masks_at = 0
         #: Whether it was checked just now, for the very next use (``Planner.install``).
         self.fresh = False
         self.closed = False
@@ -86,6 +84,11 @@ class Plan:
             shown = [(number, *_identity(fd)) for number, fd in self.passed]
             self._mounted = (self.arguments, shown, self.masks, self.beforehand)
         return self._mounted
+
+    def uncovered(self) -> list[Step]:
+        """Its steps without those that cover missing names."""
+        covered = {mask.path for mask in self.masks}
+        return [step for step in self.steps if step.path not in covered]
 
     def access(self, path: bytes) -> Access:
         """The access that the plan gives to a real path."""

@@ -173,7 +173,6 @@ class _Move:
         plan.transient = {moved(path) if moving[path] else path for path in known.transient}
         plan.mount_table = known.mount_table
         plan.arguments = [moved(word) if moving[word] else word for word in known.arguments]
-        plan.masks_at = known.masks_at
         covered = {one.path for one in plan.masks}.union(plan.refused)
         parts = [path for path, _ in known.shown.parts.values()]
         for (path, follow), fact in known.facts.items():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from handrail.keeper import cover_program, waiting_stub
+from handrail.keeper import waiting_stub
 from handrail.process.spec import ProcessSpec
+from handrail.sandbox.bwrap.arguments import PROC_COVERED
 from handrail.sandbox.plan.plan import Plan
+from handrail.sandbox.profile import DEVICES, within
+from handrail.sandbox.warm import copy_program
 
 #: Limits that a group of processes has from its start; the others are set by the stub.
 _OF_TREES = frozenset(("memory", "pids"))
+#: What every sandbox has in /dev and /proc, which copies make anew.
+_MADE_ANEW = PROC_COVERED | {DEVICES, b"/proc"}
 #: Of the words and variables of a command; what the stub needs beside them fits into the rest.
 _LONGEST = waiting_stub.LONGEST // 2
 
@@ -16,7 +21,7 @@ def fits(command: ProcessSpec, plan: Plan) -> bool:
     """Whether a command starts from a sandbox that waits just as it starts cold."""
     if plan.closed or plan.profile.managed or not plan.profile.sockets or command.passed:
         return False
-    if len(plan.masks) > cover_program.MOST:
+    if len(plan.masks) > copy_program.MOST_COVERS or not _copyable(plan):
         return False
     if command.arg0 is not None and command.arg0 != command.argv[0]:
         return False
@@ -28,3 +33,11 @@ def fits(command: ProcessSpec, plan: Plan) -> bool:
     size += sum(len(name) + len(value) for name, value in command.env.items())
     path = command.env.get(b"PATH", b"")
     return size + 2 * len(path) + (path.count(b":") + 4) * len(command.argv[0]) < _LONGEST
+
+
+def _copyable(plan: Plan) -> bool:
+    """Whether it mounts nothing of its own in what each copy makes anew."""
+    return not any(
+        (within(step.path, DEVICES) or within(step.path, b"/proc")) and step.path not in _MADE_ANEW
+        for step in plan.steps
+    )

@@ -1,8 +1,9 @@
 """The sandboxes that wait for commands of one server or executor.
 
-A command takes one if there is one of its plan that may still be used; otherwise it starts cold, as
-it would without any.  Others are made one after another, when no command was started a moment ago,
-and end when they are not used.  Each is used once.
+A command takes one if there is one of its plan that may still be used.  Otherwise one is made for
+it, if there is a template of its plan to copy (``template.py``); without it starts cold, by
+bubblewrap.  Others are made one after another, when no command was started a moment ago, and end
+when they are not used.  Each is used once.
 
 They are children of the keeper.  It holds the only other end of their lines, and ends them when its
 server is gone; without a keeper they end by themselves.
@@ -14,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -26,19 +27,20 @@ from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spawning import settle, spawn
 from handrail.process.spec import ProcessSpec, Waiting
 from handrail.sandbox.bwrap.arguments import LINE_FD
-from handrail.sandbox.bwrap.command import environment, seen, wrap
-from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.sandbox.bwrap.command import environment
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.light_dataclass import Frozen
-from handrail.sandbox.loopback import Joining, LoopbackNetwork
+from handrail.sandbox.loopback import Joining
 from handrail.sandbox.plan.placeholders import Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.probe import Bubblewrap
-from handrail.sandbox.profile import Profile
 from handrail.sandbox.sandboxed_command import SandboxedCommand
 from handrail.sandbox.warm import CHOICE, demand, is_chosen, programs
 from handrail.sandbox.warm.command_fits import fits
+from handrail.sandbox.warm.copy_command import copied
+from handrail.sandbox.warm.kinds import Begun, Kind, Line
+from handrail.sandbox.warm.template import Making, Template
+from handrail.sandbox.warm.templates import Family, Templates
 from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
 
 log = logging.getLogger(__name__)
@@ -63,39 +65,6 @@ _FAILED_SECONDS, _MOVED_SECONDS = 10.0, 0.1
 _EACH = 10
 #: How much memory must be left free; one takes 136 KiB, and what the kernel has of it.
 _FREE_BYTES = 512 << 20
-
-
-class Kind(Frozen):
-    """What commands have in common that can use the same sandbox, if their plans are alike."""
-
-    #: Without the private places: whether they make a difference is seen in the plan.
-    profile: Profile
-    #: The network that they share, if they share one.
-    network: LoopbackNetwork | None
-    tty: bool
-    pipe_stdin: bool
-    lasting: bool
-
-
-class Line:
-    """Those of one kind that wait, and what the last command had."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.standing: list[WaitingSandbox] = []
-        self.demand = demand.Demand()
-        self.plan = plan
-        self.joining: Joining | None = None
-
-
-class Begun(Frozen):
-    """A sandbox that is being set up."""
-
-    kind: Kind
-    plan: Plan
-    made: SandboxedCommand
-    running: RunningSandbox
-    spawned: Spawned
-    spec: ProcessSpec
 
 
 def possible(bwrap: Bubblewrap) -> bool:
@@ -126,12 +95,14 @@ class WarmSandboxes:
         self._forced = os.environ.get(CHOICE) == "on"
         self._stub_fd = -1
         self._lines: dict[Kind, Line] = {}
+        self._templates = Templates()
         #: Those that are to be ended, when no command waits for that.
         self._unusable: list[WaitingSandbox] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._maker: asyncio.Task[None] | None = None
         self._begun: Begun | None = None
+        self._template_making: Making | None = None
         self._started = 0.0
         self._failed = self._moved = -_FAILED_SECONDS
         #: None is made before.
@@ -140,8 +111,8 @@ class WarmSandboxes:
         self._keeper = launcher.keeper_pid
         self._processors = os.cpu_count() or 1
         self._closed = False
-        #: How many commands were started from one.
-        self.used = 0
+        #: How many commands were started from one, and in one that was copied for them.
+        self.used = self.copied = 0
 
     def __len__(self) -> int:
         standing = sum(len(line.standing) for line in self._lines.values())
@@ -159,8 +130,7 @@ class WarmSandboxes:
             return None
         self._end_lost()
         kind = Kind(
-            plan.profile._replace(private=()),
-            None if joining is None else joining.network,
+            Family(plan.profile._replace(private=()), None if joining is None else joining.network),
             command.tty,
             command.pipe_stdin,
             lasting,
@@ -177,7 +147,7 @@ class WarmSandboxes:
         while line.standing:
             one = line.standing.pop()
             try:
-                if one.is_of(plan) and one.stands():
+                if one.template.is_of(plan) and one.stands():
                     covers = one.use()
                     self.launcher.unwatch(one.spawned.child)
                     self.used += 1
@@ -187,30 +157,27 @@ class WarmSandboxes:
                 self._unusable.append(one)
                 raise
             self._unusable.append(one)
-        return self._made_now(command, plan, joining, lasting) if self._forced else None
+        template = self._template(kind.family, plan, joining)
+        if template is None:
+            return None
+        made = self._copied(template, kind, joining, waits=False)
+        assert made.running is not None  # noqa: S101 (copies have one)
+        self.copied += 1
+        return self._given(made, command, plan, None, made.running.covers(template.plan.masks))
 
-    def _made_now(
-        self, command: ProcessSpec, plan: Plan, joining: Joining | None, lasting: bool
-    ) -> SandboxedCommand:
-        """One that is started with its command, and does not wait."""
-        made = self._wrapped(command, plan, joining, lasting)
-        running = made.running
-        assert running is not None  # noqa: S101 (bubblewrap's have one)
-        covers: list[int] = []
-
-        async def prepare(child: int) -> bool:
+    def _template(self, family: Family, plan: Plan, joining: Joining | None) -> Template | None:
+        """The one to copy for a command that is there."""
+        template = self._templates.usable(family, plan)
+        if template is None and self._forced:
+            making = self._making(plan, joining)
             try:
-                if plan.masks:
-                    await self._cover(child, running, plan)
-                    await running.answer(self._loop)
-                    if not running.waits():
-                        return False
-                covers[:] = running.begin(plan.masks)
-            except (OSError, Stale, Refused):
-                return False
-            return True
-
-        return self._given(made, command, plan, None, covers, prepare)
+                template = making.finish()
+            except (OSError, Exchanged):
+                return None
+            finally:
+                making.running.settle(self._loop, _nothing)
+            self._templates.put(family, template)
+        return template if template is not None and (template.proven or self._forced) else None
 
     def _given(
         self,
@@ -219,12 +186,9 @@ class WarmSandboxes:
         plan: Plan,
         spawned: Spawned | None,
         covers: list[int],
-        prepare: Callable[[int], Awaitable[bool]] | None = None,
     ) -> SandboxedCommand:
         env, discard = environment(command, plan), self._discarding(spawned)
-        waiting = Waiting(
-            command.argv, command.cwd, env, LINE_FD, spawned, discard, covers, prepare
-        )
+        waiting = Waiting(command.argv, command.cwd, env, LINE_FD, spawned, discard, covers)
         passed = made.passed if spawned is None else ()
         return made._replace(waiting=waiting, passed=passed)
 
@@ -241,17 +205,20 @@ class WarmSandboxes:
 
         return discard
 
-    def _wrapped(
-        self, command: ProcessSpec, plan: Plan, joining: Joining | None, lasting: bool
+    def _making(self, plan: Plan, joining: Joining | None) -> Making:
+        return Making(plan, self._bwrap, self._upkeep, joining, self._stub())
+
+    def _copied(
+        self, template: Template, kind: Kind, joining: Joining | None, *, waits: bool
     ) -> SandboxedCommand:
-        return wrap(
-            command,
-            plan,
-            self._bwrap,
+        return copied(
+            template,
             self._upkeep,
-            lasting=lasting,
+            self._stub(),
+            tty=kind.tty,
+            lasting=kind.lasting,
             joining=joining,
-            stub=self._stub(),
+            waits=waits,
         )
 
     def _stub(self) -> int:
@@ -259,19 +226,6 @@ class WarmSandboxes:
         if self._stub_fd < 0:
             self._stub_fd = programs.stub()
         return self._stub_fd
-
-    async def _cover(self, child: int, running: RunningSandbox, plan: Plan) -> None:
-        """Start the program that covers missing names; it answers.  Raises OSError."""
-        ours, theirs = seen()
-        running.covered_by(ours)
-        fds = [theirs]
-        try:
-            fds.append(os.open(f"/proc/{running.first()}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
-            fds.append(programs.coverer(plan))
-            await self.launcher.cover(child, fds[::-1])
-        finally:
-            for fd in fds:
-                os.close(fd)
 
     # --- making and ending ----------------------------------------------------------------
 
@@ -297,8 +251,9 @@ class WarmSandboxes:
                 if not one.stands() or len(line.standing) > wanted[kind]:
                     line.standing.remove(one)
                     self._unusable.append(one)
-            if (_is_over(kind) or line.demand.over(now)) and not line.standing:
+            if (kind.over or line.demand.over(now)) and not line.standing:
                 del self._lines[kind]
+        self._templates.keep({kind.family for kind in self._lines})
         while ends and self._unusable:
             ends -= 1
             self._end(self._unusable.pop())
@@ -330,8 +285,7 @@ class WarmSandboxes:
     def _wanted(self, now: float) -> dict[Kind, int]:
         """How many of each kind are to wait: none takes what another one needs."""
         wanted = {
-            kind: 0 if _is_over(kind) else line.demand.wanted(now)
-            for kind, line in self._lines.items()
+            kind: 0 if kind.over else line.demand.wanted(now) for kind, line in self._lines.items()
         }
         most = max(1, self._most // max(1, sum(map(bool, wanted.values()))))
         return {kind: min(number, most) for kind, number in wanted.items()}
@@ -372,31 +326,26 @@ class WarmSandboxes:
         plan = line.plan
         if plan.closed:
             return
-        nothing = ProcessSpec((b"-",), b"/", {}, tty=kind.tty, pipe_stdin=kind.pipe_stdin)
+        template = self._templates.usable(kind.family, plan)
         try:
-            if plan.found and not plan.beforehand:
-                # A command may exchange what was found while this one is set up.
-                if self._planner.takes_long(plan.profile):
-                    return
-                plan = self._planner.plan(plan.profile, careful=True)
-            made = self._wrapped(nothing, plan, line.joining, kind.lasting)
+            if template is None:
+                await self._make_template(kind.family, plan, line.joining)
+                return
+            made = self._copied(template, kind, line.joining, waits=True)
         except (Stale, Refused, SandboxUnavailable):
             return  # the next command makes another plan, or another network
         running = made.running
-        assert running is not None  # noqa: S101 (bubblewrap's have one)
+        assert running is not None  # noqa: S101 (copies have one)
+        nothing = ProcessSpec((b"-",), b"/", {}, tty=kind.tty, pipe_stdin=kind.pipe_stdin)
         spec = replace(made.spec(nothing), waiting=Waiting((), b"", {}, LINE_FD))
         try:
             spawned = await spawn(self.launcher, spec)
         except BaseException:
             settle(spec, self._loop)
             raise
-        begun = self._begun = Begun(kind, plan, made, running, spawned, spec)
+        begun = self._begun = Begun(kind, template, made, running, spawned, spec)
         try:
-            stood = await running.set_up(self._loop)
-            if stood and plan.masks:
-                await self._cover(spawned.child, running, plan)
-                if self._begun is begun:
-                    await running.answer(self._loop)
+            await running.answer(self._loop)
         except BaseException:
             if self._begun is begun:
                 self._begun = None
@@ -404,7 +353,30 @@ class WarmSandboxes:
             raise
         if self._begun is begun:  # else a command could not wait for us to hear of it
             self._begun = None
-            self._stand(begun, stood and running.waits())
+            self._stand(begun, running.waits())
+
+    async def _make_template(self, family: Family, plan: Plan, joining: Joining | None) -> None:
+        """Have bubblewrap make the mounts that the next sandboxes are copies of."""
+        if plan.found and not plan.beforehand:
+            # A command may exchange what was found while it is set up.
+            if self._planner.takes_long(plan.profile):
+                return
+            plan = self._planner.plan(plan.profile, careful=True)
+        making = self._template_making = self._making(plan, joining)
+        try:
+            template = await making.in_thread(self._loop)
+        except Exchanged:
+            self._moved = self._loop.time()
+        else:
+            self._templates.put(family, template)
+        finally:
+            self._end_making()
+
+    def _end_making(self) -> None:
+        making, self._template_making = self._template_making, None
+        if making is not None:
+            making.abandon()
+            making.running.settle(self._loop, _nothing)
 
     def _take_in(self, kind: Kind) -> None:
         """See whether the one that is being made stands by now: this loop may have been busy."""
@@ -419,13 +391,14 @@ class WarmSandboxes:
         try:
             if not stood or self._closed or line is None:
                 raise Exchanged(b"/")
-            one = WaitingSandbox(begun.plan, begun.made, begun.running, begun.spawned)
+            one = WaitingSandbox(begun.template, begun.made, begun.running, begun.spawned)
         except BaseException as error:
             self._drop(begun.spawned, begun.spec)
             if not isinstance(error, Exchanged):
                 raise
             self._moved = self._loop.time()
             return
+        begun.template.proven = True
         line.standing.append(one)
         self.launcher.watch(begun.spawned.child, lambda *_: self._exited(one))
 
@@ -468,11 +441,13 @@ class WarmSandboxes:
             self._timer = None
         if self._maker is not None and not self._loop.is_closed():
             self._maker.cancel()
+        self._end_making()
         for standing in (self._unusable, *(line.standing for line in self._lines.values())):
             while standing:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._end(standing.pop())
         self._lines.clear()
+        self._templates.close()
         if self._stub_fd >= 0:
             os.close(self._stub_fd)
             self._stub_fd = -1
@@ -488,11 +463,6 @@ def _free_bytes() -> int:
     except (OSError, ValueError):
         pass  # not told here
     return _FREE_BYTES
-
-
-def _is_over(kind: Kind) -> bool:
-    """Whether no command of this kind can come any more: its network was let go of."""
-    return kind.network is not None and kind.network.fd < 0
 
 
 def _nothing() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 
-from handrail.keeper import cover_program, waiting_stub
+from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD
+from handrail.sandbox.warm import copy_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.plan.plan import Plan
+    from handrail.sandbox.warm.copy_program import Copy
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -21,10 +22,9 @@ def stub() -> int:
     return _sealed("handrail-stub", waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
 
 
-def coverer(plan: Plan) -> int:
-    """Make the one that covers the missing names of a plan."""
-    covers = [(mask.path, mask.directory) for mask in plan.masks]
-    return _sealed("handrail-cover", cover_program.elf(covers))
+def copier(copy: Copy) -> int:
+    """Make the one that makes such copies of a template."""
+    return _sealed("handrail-copy", copy_program.elf(copy))
 
 
 def _sealed(name: str, text: bytes) -> int:

@@ -1,0 +1,76 @@
+"""The command that makes a sandbox by copying a template; bubblewrap's: ``bwrap/command.py``."""
+
+from __future__ import annotations
+
+import os
+
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.sandbox.bwrap.arguments import (
+    COPY_FD,
+    NAMESPACE_FD,
+    STUB_FD,
+    SYNC_FD,
+)
+from handrail.sandbox.bwrap.command import joined, lines
+from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.sandbox.sandboxed_command import BUBBLEWRAP, SandboxedCommand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.bwrap.instances import Instances
+    from handrail.sandbox.loopback import Joining
+    from handrail.sandbox.warm.template import Template
+
+
+def copied(
+    template: Template,
+    upkeep: Instances,
+    stub: int,
+    *,
+    tty: bool,
+    lasting: bool,
+    joining: Joining | None,
+    waits: bool,
+) -> SandboxedCommand:
+    """A sandbox for a command that it will be told.
+
+    ``waits``: no command is there yet, and missing names are made when it comes; else they are made
+    now.  Raises Refused, or Stale when the plan has to be made anew.
+    """
+    plan, closing = template.plan, list[int]()
+    lease = None
+    if plan.masks:
+        lease = plan.registry.prepare() if waits else plan.registry.acquire(plan.masks)
+    try:
+        program = template.program(terminal=tty, lasting=lasting, waits=waits)
+        passed = [(NAMESPACE_FD, template.namespace), (COPY_FD, program), (STUB_FD, stub)]
+        if template.connects:
+            closing.append(upkeep.filter("announce", False))
+            passed.append((seccomp_spawn.PROGRAM, closing[-1]))
+        if lease is not None:
+            passed.append((SYNC_FD, lease.fd))
+        words: tuple[bytes, ...] = (b"/proc/self/fd/%d" % COPY_FD,)
+        if joining is not None:
+            words = (*joined(joining, upkeep, closing, passed, apart=False), *words)
+        with upkeep.lock:
+            info, ready = lines(closing, passed)
+            running = RunningSandbox(
+                info,
+                tuple(closing),
+                lease,
+                tty,
+                ready,
+                None,
+                upkeep,
+                trusted=waits,
+                copied=True,
+                covering=waits and lease is not None,
+            )
+    except BaseException:
+        for fd in closing:
+            os.close(fd)
+        if lease is not None:
+            lease.release()
+        raise
+    made = SandboxedCommand(words, b"/", {}, tuple(passed), BUBBLEWRAP, running)
+    return made if joining is None else made._replace(joining=joining)
