@@ -33,6 +33,8 @@ _COUNTING = frozenset((b"ext2", b"ext3", b"ext4", b"tmpfs", b"xfs"))
 _OWNER_LOOKS = stat.S_IRUSR | stat.S_IXUSR
 #: Bytes of events: about a thousand.
 MUCH = 1 << 15
+#: So many changes are remembered for searches of the tree.
+_MOST_LOGGED = 1024
 #: No two trees ever have the same one.
 _revisions = itertools.count(1)
 
@@ -40,16 +42,25 @@ _revisions = itertools.count(1)
 class Directory:
     """One directory: its status and what was in it."""
 
-    __slots__ = ("below", "closed", "count", "git", "look", "names", "read", "status", "watch")
+    __slots__ = (
+        "_below", "_inside", "changed", "closed", "count", "device", "git", "inode", "look", "mode",
+        "names", "read", "uid", "watch",
+    )  # fmt: skip
 
-    def __init__(self, status: os.stat_result) -> None:
-        self.status = status
-        self.read = time.time_ns()
+    def __init__(
+        self, read: int, device: int, inode: int, changed: int, mode: int, uid: int
+    ) -> None:
+        #: When, and the status it had then; ``changed`` is its ctime.
+        self.read = read
+        self.device, self.inode, self.changed = device, inode, changed
+        self.mode, self.uid = mode, uid
         #: The last look in which its status was compared.
         self.look = 0
         #: Which reports its changes since.
         self.watch: DirectoryWatch | None = None
-        self.below: tuple[bytes, ...] = ()
+        self._below: tuple[bytes, ...] = ()
+        #: The same, for questions, where they are many.
+        self._inside: frozenset[bytes] | None = None
         #: How many names it has.
         self.count = 0
         #: Whether it has a ``.git``: an empty directory (1), something else (2).
@@ -59,20 +70,36 @@ class Directory:
         #: Whether it cannot be read.
         self.closed = False
 
+    @property
+    def below(self) -> tuple[bytes, ...]:
+        """The paths of the directories in it."""
+        return self._below
+
+    @below.setter
+    def below(self, paths: tuple[bytes, ...]) -> None:
+        self._below, self._inside = paths, None
+
+    def has(self, path: bytes) -> bool:
+        """Whether a directory is in it."""
+        if len(self._below) < FEW:
+            return path in self._below
+        if self._inside is None:
+            self._inside = frozenset(self._below)
+        return path in self._inside
+
     def set_below(self, path: bytes, there: bool) -> None:
         """Whether a directory is there now: all others are as they were read."""
-        if (path in self.below) is not there:
-            others = tuple([other for other in self.below if other != path])
+        if self.has(path) is not there:
+            others = tuple([other for other in self._below if other != path])
             self.below = (*others, path) if there else others
 
     def is_current(self, status: os.stat_result) -> bool:
         """Whether it was read since it last changed."""
-        own = self.status
         return (
-            own.st_ctime_ns == status.st_ctime_ns
-            and own.st_ino == status.st_ino
-            and own.st_dev == status.st_dev
-            and self.read - own.st_ctime_ns >= UNSETTLED_NS
+            self.changed == status.st_ctime_ns
+            and self.inode == status.st_ino
+            and self.device == status.st_dev
+            and self.read - self.changed >= UNSETTLED_NS
         )
 
 
@@ -94,6 +121,10 @@ class DirectoryCache:
         self.root = root
         #: Another with each change that matters, while the tree is watched.
         self.revision = next(_revisions)
+        #: Counts these changes; the last ones, and the number of the one before them.
+        self.mark = 1
+        self._log: list[tuple[bytes, bool]] = []
+        self._forgotten = 1
         self._concerns = concerns
         self._is_mask = is_mask
         self._only_of = only_of
@@ -114,6 +145,8 @@ class DirectoryCache:
         #: Names whose changes matter, and paths that are missing and may be covered by a sandbox.
         self._names = {b".git"}
         self._missing: set[bytes] = set()
+        #: Of those: which were found covered, and how; their sandbox may leave them behind.
+        self._covered: dict[bytes, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,6 +180,20 @@ class DirectoryCache:
                     self._missing.add(path)
                 else:
                     self._missing.discard(path)
+
+    def changes(self, since: int, until: int) -> dict[bytes, bool] | None:
+        """The directories that changed between two marks, and whether with all below them.
+
+        None: that is not known any more.
+        """
+        with self._lock:
+            if not self._forgotten <= since <= until <= self.mark:
+                return None
+            log = self._log[since - self._forgotten : until - self._forgotten]
+        found: dict[bytes, bool] = {}
+        for path, whole in log:
+            found[path] = found.get(path, False) or whole
+        return found
 
     def known(self) -> tuple[dict[bytes, Directory], object]:
         """The directories that were read; those with this watch are as they are now."""
@@ -236,15 +283,28 @@ class DirectoryCache:
             self._watch = directory_watch.DirectoryWatch()
         except OSError:
             return  # each look stats every directory
-        self.revision = next(_revisions)
-        self._taken += 1
+        self._forget()
 
     def _stop(self) -> None:
-        self.revision = next(_revisions)
-        self._taken += 1
+        self._forget()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+    def _forget(self) -> None:
+        """Nothing is known of what was before."""
+        self.revision = next(_revisions)
+        self._taken += 1
+        self._log.clear()
+        self.mark += 1
+        self._forgotten = self.mark
+
+    def _note_change(self, path: bytes, *, whole: bool) -> None:
+        if len(self._log) >= _MOST_LOGGED:
+            self._forgotten += len(self._log) // 2
+            del self._log[: len(self._log) // 2]
+        self._log.append((path, whole))
+        self.mark += 1
 
     def _take(self) -> None:
         from handrail.sandbox.plan.directory_watch import Lost
@@ -257,36 +317,49 @@ class DirectoryCache:
                 self._changed(watch, path, name, is_directory)
         except Lost:
             self._stop()
+            return
+        for place, cover in list(self._covered.items()):
+            if _look_of(place) != cover:
+                path, name = os.path.split(place)
+                self._changed(watch, path, name, is_directory=True)
 
     def _changed(self, watch: DirectoryWatch, path: bytes, name: bytes, is_directory: bool) -> None:
         if not name:
             self._entries.pop(path, None)  # its mode or owner, or it is gone
             if path in self._missing and self._is_still_missing(path):
                 return
+            self._note_change(path, whole=True)
         elif is_directory:
             place = os.path.join(path, name)
             entry = self._entries.get(path)
-            was_missing = entry is not None and place not in entry.below
-            if was_missing and place in self._missing and self._is_still_missing(place):
+            unknown = place not in self._entries and place not in watch
+            was_missing = unknown and entry is not None and not entry.has(place)
+            if was_missing and self._is_still_missing(place):
                 return
             self._drop(watch, place)
+            self._note_change(place, whole=True)
             if name == b".git" or (self._concerns is not None and self._concerns(name)):
                 self._entries.pop(path, None)
+                self._note_change(path, whole=False)
             elif entry is not None:
                 entry.set_below(place, _is_directory(place))
         elif name in self._names or (self._concerns is not None and self._concerns(name)):
             self._entries.pop(path, None)
+            self._note_change(path, whole=False)
         else:
             return
         self.revision = next(_revisions)
 
     def _is_still_missing(self, path: bytes) -> bool:
         """Whether a path is missing, or covered by a sandbox that was or is being set up."""
-        try:
-            status = os.stat(path, follow_symlinks=False)
-        except OSError:
+        now = _look_of(path)
+        self._covered.pop(path, None)
+        if now is None:
             return True
-        return self._is_mask is not None and self._is_mask(path, (status.st_dev, status.st_ino))
+        if path not in self._missing or self._is_mask is None or not self._is_mask(path, now[:2]):
+            return False
+        self._covered[path] = now
+        return True
 
     def _drop(self, watch: DirectoryWatch, path: bytes) -> None:
         """Forget a directory and what was below it: another may be at its path."""
@@ -300,10 +373,10 @@ class DirectoryCache:
     # --- reading ------------------------------------------------------------------------------
 
     def _read(self, path: bytes, status: os.stat_result) -> Directory:
-        entry = Directory(status)
+        entry = _entry(time.time_ns(), status)
         if self._only_of not in (None, status.st_uid) and path != self.root:
             return entry
-        if status.st_nlink == 2 and self._read_leaf(entry, path):
+        if status.st_nlink == 2 and self._read_leaf(entry, path, status.st_dev):
             return entry
         found: list[os.DirEntry[bytes]] = []
         try:
@@ -323,20 +396,19 @@ class DirectoryCache:
             entry.names = tuple(name for name in names if concerns(name))
         return entry
 
-    def _read_leaf(self, entry: Directory, path: bytes) -> bool:
+    def _read_leaf(self, entry: Directory, path: bytes, device: int) -> bool:
         """Read a directory that has no others in it, which takes a third of the time.
 
         False: it may have some, or be closed.  Of the ``.git`` in it, a file then, the name is
         enough.
         """
-        status = entry.status
-        if status.st_uid != self._user or status.st_mode & _OWNER_LOOKS != _OWNER_LOOKS:
+        if entry.uid != self._user or entry.mode & _OWNER_LOOKS != _OWNER_LOOKS:
             return False
         if self._counting is None:
             if len(self._entries) <= FEW:
                 return False
             self._counting = devices(self._mount_table, _COUNTING)
-        if status.st_dev not in self._counting:
+        if device not in self._counting:
             return False
         concerns = self._concerns
         try:
@@ -370,6 +442,21 @@ def devices(mount_table: bytes, kinds: frozenset[bytes]) -> frozenset[int]:
         except (IndexError, ValueError):
             continue
     return frozenset(found - others)
+
+
+def _entry(read: int, status: os.stat_result) -> Directory:
+    return Directory(
+        read, status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mode, status.st_uid
+    )
+
+
+def _look_of(path: bytes) -> tuple[int, int, int, int, int] | None:
+    """What an empty directory at a path does not keep when anything is put into it."""
+    try:
+        now = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return now.st_dev, now.st_ino, now.st_ctime_ns, now.st_nlink, now.st_size
 
 
 def _is_directory(path: bytes) -> bool:

@@ -4,8 +4,7 @@
 
 A directory shared with others, such as the one for temporary files, is examined less closely: only
 this user's entries, only so many at a time, nearest first.  It changes all the time, and no command
-should wait for that or be refused for it.  Those that are watched and hold nothing are passed over,
-so the next ones are examined the next time.
+should wait for that or be refused for it.  The next ones are examined the next time.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+from handrail.sandbox.plan.tree_walk import TreeWalk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+    from handrail.sandbox.plan.tree_walk import Found, Step
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
 #: repositories (``src/*``, ``@scope/*``).
@@ -37,29 +37,31 @@ GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
 
 
-class RepositoryIndex:
+class RepositoryIndex(TreeWalk):
     """All ``.git`` below one root, the root's own not counted."""
 
+    #: The level of a directory where all levels are looked at; else it is how many more are.
+    FIRST = -1
+
     def __init__(self, directories: DirectoryCache, *, shared: bool = False) -> None:
-        self.directories = directories
-        self.root = directories.root
-        self._shared = shared
-        self._looked: tuple[bytes, ...] | None = None
-        #: What was found, and the revision of the directories it was found in.
-        self._found: tuple[int, tuple[bytes, ...]] = (-1, ())
+        super().__init__(directories)
+        self._shared = self.by_portions = shared
+        self._ours = os.geteuid()
+        self._deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
+        self._looked: Found | None = None
 
     def is_large(self, most: int) -> bool:
         """Whether there are more directories than that to be examined now.
 
         If not, the ``refresh`` that follows at once has nothing left to do.
         """
-        if self._is_known():
-            return False
         self._looked = None
-        if self.directories.watched and len(self.directories) > most:
-            return True
-        self._looked = self._look(most)
-        return self._looked is None
+        if self.known() is not None:
+            return False
+        found = self.look(most)
+        if not self.directories.watched:
+            self._looked = found
+        return found is None
 
     def refresh(self) -> tuple[bytes, ...]:
         """The paths of all ``.git``, and of directories of ours that we cannot read, sorted.
@@ -67,77 +69,62 @@ class RepositoryIndex:
         Includes ``MORE`` if there was too much to examine.  ``directories`` have begun a look.
         """
         looked, self._looked = self._looked, None
-        if looked is not None:
-            return looked
-        if self._is_known():
-            return self._found[1]
-        return self._look(None) or ()
+        looked = looked or self.known() or self.look()
+        return looked.result if looked is not None else ()
 
-    def _is_known(self) -> bool:
-        return self.directories.watched and self._found[0] == self.directories.revision
+    # --- TreeWalk -----------------------------------------------------------------------------
 
-    def _look(self, most: int | None) -> tuple[bytes, ...] | None:
-        """None: there are more directories than ``most``."""
-        ours = os.geteuid()
-        directories = self.directories
-        revision = directories.revision if directories.watched else -1
-        found: list[bytes] = []
-        seen, pending = 0, 1
-        deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
-        #: Directories in the order of their depth, and how many more levels are looked at; it
-        #: grows while it is walked.
-        waiting: list[tuple[Sequence[bytes], int | None]] = [((self.root,), None)]
-        known, watch = directories.known()
-        for path, left in ((path, left) for paths, left in waiting for path in paths):
-            if most is not None and pending > most:
+    def enter(self, path: bytes, level: int) -> int | None:
+        name = path[path.rfind(b"/") + 1 :]
+        if name == b".git":
+            return None
+        if level >= 0:
+            return level - 1 or None
+        if name in SKIPPED or name.startswith(_SKIPPED_PREFIX):
+            level = 2
+            if self._shared:
                 return None
-            if seen >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
-                if self._shared:
-                    revision = -1  # the next look goes on
-                else:
-                    found.append(MORE)
-                break
-            name = path[path.rfind(b"/") + 1 :]
-            if path != self.root:
-                if name == b".git":
-                    continue
-                if left is None and (name in SKIPPED or name.startswith(_SKIPPED_PREFIX)):
-                    if self._shared:
-                        continue
-                    left = 2
-                if path.count(b"/") > deepest:
-                    continue
-            try:
-                one = known.get(path)
-                entry = one if one and one.watch is watch else directories.get(path)
-            except OSError:
-                continue
-            status = entry.status
-            if self._shared and status.st_uid != ours and path != self.root:
-                continue  # our git does not trust it
-            if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
-                # Root could read it, but its sandboxed command only after a chmod.
-                if not self._shared:
-                    found.append(path)
-                continue
-            seen += 1
-            # Placeholders of sandboxes are empty; in a shared directory that does not count.
-            if entry.git > self._shared and path != self.root:
-                found.append(path + b"/.git")
-            if left == 1:
-                for place in entry.below:
-                    git, closed = self._at_the_end(place)
-                    found += [place + b"/.git"] * git
-                    revision = -1 if closed else revision
-            else:
-                below: Sequence[bytes] = entry.below
-                if self._shared:
-                    below = [place for place in below if not _is_plain(known.get(place), watch)]
-                pending += len(below)
-                waiting.append((below, None if left is None else left - 1))
-        result = tuple(sorted(found))
-        self._found = revision, result
-        return result
+        return None if path.count(b"/") > self._deepest else level
+
+    def opens(self, path: bytes, entry: Directory) -> bool:
+        if self._is_foreign(path, entry):
+            return False  # our git does not trust it
+        # Root could read it, but its sandboxed command only after a chmod.
+        return entry.mode & _LOOKS == _LOOKS or entry.uid != self._ours
+
+    def visit(
+        self, path: bytes, level: int, entry: Directory, found: Found
+    ) -> tuple[list[bytes], list[Step]]:
+        if not self.opens(path, entry):
+            return [] if self._shared else [path], []
+        found.seen += 1
+        # Placeholders of sandboxes are empty; in a shared directory that does not count.
+        results = [path + b"/.git"] if entry.git > self._shared and path != self.root else []
+        if not entry.below:
+            return results, []
+        if level != 1:
+            return results, self.below(level, entry)
+        for place in entry.below:
+            git, closed = self._at_the_end(place)
+            results += [place + b"/.git"] * git
+            if closed:
+                found.mark = 0  # what is in it is not reported
+        return results, []
+
+    def limit(self) -> int:
+        return MOST_SHARED if self._shared else MOST_DIRECTORIES
+
+    def stop(self, found: Found) -> None:
+        if not self._shared:
+            found.by_directory[MORE] = (MORE,)
+
+    def needs_all(self, path: bytes) -> bool:
+        # The end of a directory of tools is examined without a visit.
+        names = () if self._shared else path[len(self.root) :].split(b"/")
+        return any(name in SKIPPED or name.startswith(_SKIPPED_PREFIX) for name in names)
+
+    def _is_foreign(self, path: bytes, entry: Directory) -> bool:
+        return self._shared and entry.uid != self._ours and path != self.root
 
     def _at_the_end(self, path: bytes) -> tuple[bool, bool]:
         """Whether a directory that is not examined further has a ``.git``, and cannot be read."""
@@ -191,7 +178,3 @@ def _line(path: bytes) -> bytes | None:
     finally:
         os.close(fd)
 
-
-def _is_plain(entry: Directory | None, watch: object) -> bool:
-    """Whether a directory is known to have neither a ``.git`` nor directories in it."""
-    return entry is not None and entry.watch is watch and not entry.below and not entry.git

@@ -10,13 +10,16 @@ import os
 import re
 
 from handrail import glob_pattern
-from handrail.sandbox.plan.directory_cache import DirectoryCache
 from handrail.sandbox.plan.safe_open import Refused
+from handrail.sandbox.plan.tree_walk import TreeWalk
 from handrail.sandbox.profile import BadIntent, Glob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+    from handrail.sandbox.plan.tree_walk import Found, Step
 
 MOST_MATCHES = 8192
 MOST_ENTRIES = 400_000
@@ -58,14 +61,19 @@ class NameFilter:
         return self._search(text) is not None
 
 
-class GlobIndex:
-    """The matches of patterns below one directory; refreshed again and again."""
+class GlobIndex(TreeWalk):
+    """The matches of patterns below one directory; refreshed again and again.
+
+    Among the results is a directory that we cannot read, with a slash at its end.
+    """
+
+    FIRST = 1
 
     def __init__(
         self, directories: DirectoryCache, patterns: tuple[str, ...], depth: int | None
     ) -> None:
         """``directories`` has the names that ``NameFilter`` lets through."""
-        self.directories = directories
+        super().__init__(directories)
         self._patterns = []
         for pattern in patterns:
             # Without ** a match is never deeper than the pattern.
@@ -75,68 +83,77 @@ class GlobIndex:
             self._patterns.append((pattern, translate(pattern), most))
         limits = [most for _, _, most in self._patterns]
         self._levels = None if None in limits else max(most or 0 for most in limits)
-        #: What was found, and the revision of the directories it was found in.
-        self._found: tuple[int, list[bytes], list[bytes]] = (0, [], [])
+        self._inside = len(self.root.rstrip(b"/")) + 1
 
     def is_large(self, most: int) -> bool:
-        """Whether there are more directories than that to be examined, or nothing is known."""
-        return self._found[0] == 0 or (not self._is_known() and len(self.directories) > most)
+        """Whether there are more directories than that to be examined, or nothing is known.
 
-    def _is_known(self) -> bool:
-        return self.directories.watched and self._found[0] == self.directories.revision
+        If not, the ``refresh`` that follows at once has nothing left to do.
+        """
+        return self._found is None or (self.known() is None and self.look(most) is None)
 
     def refresh(self) -> tuple[Match, ...]:
         """Search again: the paths that match now, and the directories that we cannot read.
 
         ``directories`` have begun a look.  Raises Refused when there is too much to examine.
         """
-        if not self._is_known():
-            revision = self.directories.revision if self.directories.watched else -1
-            self._found = (revision, *self._look())
-        _, found, closed = self._found
+        found = self.known() or self.look()
+        results = () if found is None else found.result
         # What a link leads to may change anywhere.
-        return (*((path, os.path.realpath(path)) for path in found), *((c, b"") for c in closed))
+        matches = [(path, os.path.realpath(path)) for path in results if path[-1:] != b"/"]
+        return (*matches, *((path[:-1], b"") for path in results if path[-1:] == b"/"))
 
-    def _look(self) -> tuple[list[bytes], list[bytes]]:
-        found: list[bytes] = []
-        closed: list[bytes] = []
-        budget = MOST_ENTRIES
+    # --- TreeWalk -----------------------------------------------------------------------------
+
+    def enter(self, path: bytes, level: int) -> int | None:
+        if self._levels is not None and level >= self._levels:
+            return None
+        return None if self._match(path[self._inside :], level) else level + 1
+
+    def below(self, level: int, entry: Directory) -> list[Step]:
+        if entry.names:
+            return super().below(level, entry)
+        if self._levels is not None and level >= self._levels:
+            return []
+        return [(path, level + 1, True) for path in entry.below]
+
+    def opens(self, path: bytes, entry: Directory) -> bool:
+        return not entry.closed
+
+    def visit(
+        self, path: bytes, level: int, entry: Directory, found: Found
+    ) -> tuple[list[bytes], list[Step]]:
+        if entry.closed:
+            return [path + b"/"], []
+        found.seen += entry.count
+        paths = [os.path.join(path, name) for name in entry.names]
+        matched = [path for path in paths if self._match(path[self._inside :], level)]
+        return matched, self.below(level, entry) if entry.below else []
+
+    def missed(self, path: bytes, error: OSError) -> list[bytes]:
+        # The one around it can be listed but not searched.
+        return [os.path.dirname(path) + b"/"] if isinstance(error, PermissionError) else []
+
+    def limit(self) -> int:
+        return MOST_ENTRIES + 1
+
+    def stop(self, found: Found) -> None:
+        raise _too_much(self._patterns[0][0])
+
+    def finish(self, found: Found) -> None:
+        if found.seen > MOST_ENTRIES:
+            self.stop(found)
+        if sum(map(len, found.by_directory.values())) <= MOST_MATCHES:
+            return
         counts = dict.fromkeys((pattern for pattern, _, _ in self._patterns), MOST_MATCHES)
-        start = self.directories.root
-        inside = len(start.rstrip(b"/")) + 1
-        todo = [(start, 1)]
-        known, watch = self.directories.known()
-        while todo:
-            path, level = todo.pop()
-            try:
-                one = known.get(path)
-                entry = one if one and one.watch is watch else self.directories.get(path)
-            except PermissionError:
-                closed.append(os.path.dirname(path))  # it can be listed but not searched
-                continue
-            except OSError:
-                continue
-            if entry.closed:
-                closed.append(path)
-                continue
-            budget -= entry.count
-            if budget < 0:
-                raise _too_much(self._patterns[0][0])
-            matched: set[bytes] = set()
-            for name in entry.names:
-                full = os.path.join(path, name)
-                pattern = self._match(full[inside:], level)
+        for directory, results in found.by_directory.items():
+            level = 1 + os.path.join(directory, b"")[self._inside :].count(b"/")
+            for path in results:
+                pattern = self._match(path[self._inside :], level)
                 if pattern is not None:
-                    matched.add(full)
                     counts[pattern] -= 1
                     if counts[pattern] < 0:
                         raise _too_much(pattern)
-            found += matched
-            if self._levels is None or level < self._levels:
-                level += 1
-                below = set(entry.below) - matched if matched else entry.below
-                todo += [(place, level) for place in below]
-        return sorted(found), sorted(closed)
 
     def _match(self, relative: bytes, level: int) -> str | None:
         for pattern, wanted, most in self._patterns:

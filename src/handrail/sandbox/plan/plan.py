@@ -141,6 +141,11 @@ class Plan:
                 rest[path, follow] = fact
         for tree in trees:
             tree.note(noted)
+        missing = [(path, True) for (path, _), fact in self.facts.items() if fact is None]
+        for root in self.profile.shared:
+            if root in self.repositories:
+                # Covers in it are no change; these are asked for each time nevertheless.
+                self._indexes.repositories(root, self.profile).directories.note(missing)
         return rest
 
     def _are_true(self, facts: Facts) -> bool:
