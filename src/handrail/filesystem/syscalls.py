@@ -83,6 +83,8 @@ if _renameat2 is not None:
         ctypes.c_uint,
     )
 
+_libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+
 _linkat = _libc.linkat
 _linkat.argtypes = (
     ctypes.c_int,
@@ -211,7 +213,7 @@ def inotify_init() -> int:
 
 def inotify_add(queue: int, fd: int, mask: int) -> int:
     """Watch the inode behind ``fd``, whatever its name means by now."""
-    wd: int = _libc.inotify_add_watch(queue, b"/proc/self/fd/%d" % fd, ctypes.c_uint32(mask))
+    wd: int = _libc.inotify_add_watch(queue, b"/proc/self/fd/%d" % fd, mask)
     if wd < 0:
         raise _failed()
     return wd
@@ -219,7 +221,7 @@ def inotify_add(queue: int, fd: int, mask: int) -> int:
 
 def inotify_add_path(queue: int, path: bytes, mask: int) -> int:
     """Watch what is at ``path``."""
-    wd: int = _libc.inotify_add_watch(queue, path, ctypes.c_uint32(mask))
+    wd: int = _libc.inotify_add_watch(queue, path, mask)
     if wd < 0:
         raise _failed()
     return wd

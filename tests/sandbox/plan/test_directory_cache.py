@@ -12,7 +12,8 @@ import pytest
 
 from handrail.filesystem import syscalls
 from handrail.sandbox.plan import directory_cache, directory_watch
-from handrail.sandbox.plan.directory_cache import DirectoryCache
+from handrail.sandbox.plan import plan as plan_module
+from handrail.sandbox.plan.directory import Reader
 from handrail.sandbox.plan.globs import NameFilter, by_start
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Plan, Planner
@@ -97,6 +98,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "pointer": lambda ws: (ws / "many0/.git").write_text("gitdir: ../sub/other\n"),
     "repository gone": lambda ws: shutil.rmtree(ws / "sub/repo/.git"),
     "repository renamed": lambda ws: (ws / "sub/repo").rename(ws / "sub/moved"),
+    "directory around it renamed": lambda ws: (ws / "sub").rename(ws / "many2/sub"),
     "protected name": lambda ws: (ws / "sub/repo/.agents").mkdir(),
     "protected name, a file": lambda ws: (ws / "sub/repo/.codex").touch(),
     "link planted": forged,
@@ -139,12 +141,30 @@ def test_other_files_are_not_examined(
 ) -> None:
     wanted = profile(ws)
     plan = watched(planner, wanted)
-    monkeypatch.setattr(DirectoryCache, "_read", None)  # a call would fail
+    monkeypatch.setattr(Reader, "read", None)  # a call would fail
     for number in range(100):
         (ws / f"many1/file{number}.txt").touch()
     (ws / "sub/repo/.git/x/object").touch()
     assert planner.plan(wanted) is plan
     assert not planner.takes_long(wanted)
+
+
+def test_another_directory_lets_no_fact_be_asked_again(
+    planner: Planner, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = profile(ws)
+    plan = watched(planner, wanted)
+    assert plan._unwatched is not None
+    rest = [path for path, _ in plan._unwatched[1]]
+    asked: list[bytes] = []
+    look = plan_module.look
+    monkeypatch.setattr(
+        plan_module, "look", lambda path, follow: asked.append(path) or look(path, follow)
+    )
+    (ws / "many1/new/inner").mkdir(parents=True)
+    (ws / "many2").rmdir()
+    assert planner.plan(wanted) is plan
+    assert asked == rest
 
 
 def test_many_events_are_taken_by_a_thread(planner: Planner, ws: Path) -> None:

@@ -15,7 +15,8 @@ import _thread
 import itertools
 import os
 import stat
-import time
+
+from handrail.sandbox.plan.directory import FEW, MANY, Directory, Reader, devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,84 +24,12 @@ if TYPE_CHECKING:
 
     from handrail.sandbox.plan.directory_watch import DirectoryWatch
 
-#: A directory changed so shortly before it was read may have changed again in the same tick.
-UNSETTLED_NS = 50_000_000
-#: Fewer directories are looked at sooner than watched.
-FEW = 32
-#: File systems in which the links of a directory count its subdirectories; elsewhere they may say
-#: anything.
-_COUNTING = frozenset((b"ext2", b"ext3", b"ext4", b"tmpfs", b"xfs"))
-_OWNER_LOOKS = stat.S_IRUSR | stat.S_IXUSR
 #: Bytes of events: about a thousand.
 MUCH = 1 << 15
 #: So many changes are remembered for searches of the tree.
 _MOST_LOGGED = 1024
 #: No two trees ever have the same one.
 _revisions = itertools.count(1)
-
-
-class Directory:
-    """One directory: its status and what was in it."""
-
-    __slots__ = (
-        "_below", "_inside", "changed", "closed", "count", "device", "git", "inode", "look", "mode",
-        "names", "read", "uid", "watch",
-    )  # fmt: skip
-
-    def __init__(
-        self, read: int, device: int, inode: int, changed: int, mode: int, uid: int
-    ) -> None:
-        #: When, and the status it had then; ``changed`` is its ctime.
-        self.read = read
-        self.device, self.inode, self.changed = device, inode, changed
-        self.mode, self.uid = mode, uid
-        #: The last look in which its status was compared.
-        self.look = 0
-        #: Which reports its changes since.
-        self.watch: DirectoryWatch | None = None
-        self._below: tuple[bytes, ...] = ()
-        #: The same, for questions, where they are many.
-        self._inside: frozenset[bytes] | None = None
-        #: How many names it has.
-        self.count = 0
-        #: Whether it has a ``.git``: an empty directory (1), something else (2).
-        self.git = 0
-        #: The names that patterns may match.
-        self.names: tuple[bytes, ...] = ()
-        #: Whether it cannot be read.
-        self.closed = False
-
-    @property
-    def below(self) -> tuple[bytes, ...]:
-        """The paths of the directories in it."""
-        return self._below
-
-    @below.setter
-    def below(self, paths: tuple[bytes, ...]) -> None:
-        self._below, self._inside = paths, None
-
-    def has(self, path: bytes) -> bool:
-        """Whether a directory is in it."""
-        if len(self._below) < FEW:
-            return path in self._below
-        if self._inside is None:
-            self._inside = frozenset(self._below)
-        return path in self._inside
-
-    def set_below(self, path: bytes, there: bool) -> None:
-        """Whether a directory is there now: all others are as they were read."""
-        if self.has(path) is not there:
-            others = tuple([other for other in self._below if other != path])
-            self.below = (*others, path) if there else others
-
-    def is_current(self, status: os.stat_result) -> bool:
-        """Whether it was read since it last changed."""
-        return (
-            self.changed == status.st_ctime_ns
-            and self.inode == status.st_ino
-            and self.device == status.st_dev
-            and self.read - self.changed >= UNSETTLED_NS
-        )
 
 
 class DirectoryCache:
@@ -119,33 +48,37 @@ class DirectoryCache:
         ``only_of``: only directories of this user are read, and the root.
         """
         self.root = root
-        #: Another with each change that matters, while the tree is watched.
+        #: Another with each change of what was noted, while the tree is watched.
         self.revision = next(_revisions)
-        #: Counts these changes; the last ones, and the number of the one before them.
+        #: Counts the changes that matter for searches; the last ones, and the number of the one
+        #: before them.
         self.mark = 1
         self._log: list[tuple[bytes, bool]] = []
         self._forgotten = 1
         self._concerns = concerns
         self._is_mask = is_mask
         self._only_of = only_of
+        self._reader = Reader(root, concerns, only_of)
         self._entries: dict[bytes, Directory] = {}
         self._look = 0
         self._lock = _thread.allocate_lock()
         self._watch: DirectoryWatch | None = None
+        #: What it raises when it knows no more.
+        self._lost: type[Exception] = Exception
         #: Whether a part of it cannot be watched, as long as the same is mounted.
         self._unwatchable = False
         self._devices: frozenset[int] = frozenset()
         self._mount_table = b""
-        #: The devices on which a directory's links count its subdirectories; None: not known yet.
-        self._counting: frozenset[int] | None = None
-        self._user = os.geteuid()
         self._root: tuple[int, int] | None = None
         #: Counts when events were taken.
         self._taken = 0
         #: Names whose changes matter, and paths that are missing and may be covered by a sandbox.
         self._names = {b".git"}
         self._missing: set[bytes] = set()
-        #: Of those: which were found covered, and how; their sandbox may leave them behind.
+        #: The paths that were noted, and the directories around them.
+        self._around: set[bytes] = set()
+        #: Of those that are missing: which were found covered, and how; their sandbox may leave
+        #: them behind.
         self._covered: dict[bytes, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -176,6 +109,10 @@ class DirectoryCache:
         with self._lock:
             for path, missing in paths:
                 self._names.add(os.path.basename(path))
+                around = path
+                while len(around) >= len(self.root) and around not in self._around:
+                    self._around.add(around)
+                    around = os.path.dirname(around)
                 if missing:
                     self._missing.add(path)
                 else:
@@ -210,32 +147,33 @@ class DirectoryCache:
         look = self._look
         status = os.stat(path, follow_symlinks=False)
         if entry is None or not entry.is_current(status):
-            entry = self._read(path, status)
+            entry = self._reader.read(path, status, many=len(self._entries) > FEW)
         entry.look, entry.watch = look, None
         self._entries[path] = entry
         return entry
 
+    def read_ahead(self, paths: list[bytes]) -> None:
+        """Read what is not known of many directories, which is faster than one by one."""
+        if len(paths) < MANY or self._watch is not None:
+            return
+        look = self._look
+        missing = [path for path in paths if path not in self._entries]
+        for path, entry in self._reader.read_many(missing):
+            entry.look = look
+            self._entries[path] = entry
+
     def _get_watched(
         self, watch: DirectoryWatch, path: bytes, entry: Directory | None
     ) -> Directory:
-        from handrail.sandbox.plan.directory_watch import Lost
-
         taken, look = self._taken, self._look
         if path not in watch:
             try:
-                foreign = (
-                    self._only_of is not None
-                    and path != self.root
-                    and (os.stat(path, follow_symlinks=False).st_uid != self._only_of)
-                )
-                with self._lock:
-                    if watch is self._watch:
-                        watch.add(path, contents=not foreign)
-            except Lost:
+                self._add_watch(watch, path, entry)
+            except self._lost:
                 self._give_up()
         status = os.stat(path, follow_symlinks=False)
         if entry is None or not entry.is_current(status):
-            entry = self._read(path, status)
+            entry = self._reader.read(path, status, many=len(self._entries) > FEW)
         if status.st_dev not in self._devices:
             self._give_up()
         with self._lock:
@@ -243,6 +181,15 @@ class DirectoryCache:
                 entry.look, entry.watch = look, watch
                 self._entries[path] = entry
         return entry
+
+    def _add_watch(self, watch: DirectoryWatch, path: bytes, entry: Directory | None) -> None:
+        contents = self._only_of is None or path == self.root
+        if not contents:
+            known = entry is not None and entry.uid == self._only_of
+            contents = known or os.stat(path, follow_symlinks=False).st_uid == self._only_of
+        with self._lock:
+            if watch is self._watch:
+                watch.add(path, contents=contents)
 
     def close(self) -> None:
         """Stop watching; each look stats every directory then."""
@@ -265,7 +212,7 @@ class DirectoryCache:
             now = None
         if now != self._root or mount_table != self._mount_table:
             self._root, self._mount_table = now, mount_table
-            self._counting = None
+            self._reader.mounted(mount_table)
             self._unwatchable = False
             self._stop()
 
@@ -280,6 +227,7 @@ class DirectoryCache:
         if self._root is None or self._root[0] not in self._devices:
             return
         try:
+            self._lost = directory_watch.Lost
             self._watch = directory_watch.DirectoryWatch()
         except OSError:
             return  # each look stats every directory
@@ -307,30 +255,34 @@ class DirectoryCache:
         self.mark += 1
 
     def _take(self) -> None:
-        from handrail.sandbox.plan.directory_watch import Lost
-
         watch = self._watch
         assert watch is not None  # noqa: S101 (by the caller)
         try:
-            for path, name, is_directory in watch.changes():
-                self._taken += 1
-                self._changed(watch, path, name, is_directory)
-        except Lost:
+            # Each once: what matters is how it looks now.
+            events = dict.fromkeys(watch.changes())
+        except self._lost:
             self._stop()
             return
+        self._taken += len(events)
+        for path, name, is_directory in events:
+            self._changed(watch, path, name, is_directory)
         for place, cover in list(self._covered.items()):
             if _look_of(place) != cover:
                 path, name = os.path.split(place)
                 self._changed(watch, path, name, is_directory=True)
 
     def _changed(self, watch: DirectoryWatch, path: bytes, name: bytes, is_directory: bool) -> None:
+        if name and path.endswith(b"/.git"):
+            self._git_changed(path)
         if not name:
             self._entries.pop(path, None)  # its mode or owner, or it is gone
             if path in self._missing and self._is_still_missing(path):
                 return
             self._note_change(path, whole=True)
+            if path not in self._around:
+                return
         elif is_directory:
-            place = os.path.join(path, name)
+            place = path + b"/" + name if path != b"/" else b"/" + name
             entry = self._entries.get(path)
             unknown = place not in self._entries and place not in watch
             was_missing = unknown and entry is not None and not entry.has(place)
@@ -343,12 +295,24 @@ class DirectoryCache:
                 self._note_change(path, whole=False)
             elif entry is not None:
                 entry.set_below(place, _is_directory(place))
+            if place not in self._around:
+                return
         elif name in self._names or (self._concerns is not None and self._concerns(name)):
             self._entries.pop(path, None)
             self._note_change(path, whole=False)
         else:
             return
         self.revision = next(_revisions)
+
+    def _git_changed(self, path: bytes) -> None:
+        """A ``.git`` that was empty may be one of git's now."""
+        around = os.path.dirname(path)
+        entry = self._entries.get(around)
+        if entry is not None and entry.git == 1:
+            self._entries.pop(around)
+            self._entries.pop(path, None)
+            self._note_change(around, whole=False)
+            self.revision = next(_revisions)
 
     def _is_still_missing(self, path: bytes) -> bool:
         """Whether a path is missing, or covered by a sandbox that was or is being set up."""
@@ -370,85 +334,6 @@ class DirectoryCache:
             if entry is not None:
                 todo += entry.below
 
-    # --- reading ------------------------------------------------------------------------------
-
-    def _read(self, path: bytes, status: os.stat_result) -> Directory:
-        entry = _entry(time.time_ns(), status)
-        if self._only_of not in (None, status.st_uid) and path != self.root:
-            return entry
-        if status.st_nlink == 2 and self._read_leaf(entry, path, status.st_dev):
-            return entry
-        found: list[os.DirEntry[bytes]] = []
-        try:
-            with os.scandir(path) as entries:
-                found.extend(entries)
-        except PermissionError:
-            entry.closed = True
-        except OSError:
-            pass  # gone meanwhile
-        entry.below = tuple([one.path for one in found if one.is_dir(follow_symlinks=False)])
-        names = [one.name for one in found]
-        entry.count = len(names)
-        if b".git" in names:
-            entry.git = 1 if _is_empty(found[names.index(b".git")]) else 2
-        concerns = self._concerns
-        if concerns is not None and concerns(b"/".join(names)):
-            entry.names = tuple(name for name in names if concerns(name))
-        return entry
-
-    def _read_leaf(self, entry: Directory, path: bytes, device: int) -> bool:
-        """Read a directory that has no others in it, which takes a third of the time.
-
-        False: it may have some, or be closed.  Of the ``.git`` in it, a file then, the name is
-        enough.
-        """
-        if entry.uid != self._user or entry.mode & _OWNER_LOOKS != _OWNER_LOOKS:
-            return False
-        if self._counting is None:
-            if len(self._entries) <= FEW:
-                return False
-            self._counting = devices(self._mount_table, _COUNTING)
-        if device not in self._counting:
-            return False
-        concerns = self._concerns
-        try:
-            if concerns is None:
-                os.stat(path + b"/.git", follow_symlinks=False)
-                entry.git = 2
-                return True
-            names = os.listdir(path)
-        except FileNotFoundError:
-            return concerns is None
-        except OSError:
-            return False
-        entry.count = len(names)
-        if b".git" in names:
-            entry.git = 2
-        if concerns(b"/".join(names)):
-            entry.names = tuple(name for name in names if concerns(name))
-        return True
-
-
-def devices(mount_table: bytes, kinds: frozenset[bytes]) -> frozenset[int]:
-    """The devices of a mount table that are file systems of these kinds and of no other."""
-    found: set[int] = set()
-    others: set[int] = set()
-    for line in mount_table.splitlines():
-        fields, _, rest = line.partition(b" - ")
-        try:
-            major, minor = fields.split(b" ", 3)[2].split(b":")
-            device = os.makedev(int(major), int(minor))
-            (found if rest.split(b" ", 1)[0] in kinds else others).add(device)
-        except (IndexError, ValueError):
-            continue
-    return frozenset(found - others)
-
-
-def _entry(read: int, status: os.stat_result) -> Directory:
-    return Directory(
-        read, status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mode, status.st_uid
-    )
-
 
 def _look_of(path: bytes) -> tuple[int, int, int, int, int] | None:
     """What an empty directory at a path does not keep when anything is put into it."""
@@ -462,17 +347,5 @@ def _look_of(path: bytes) -> tuple[int, int, int, int, int] | None:
 def _is_directory(path: bytes) -> bool:
     try:
         return stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
-
-
-def _is_empty(entry: os.DirEntry[bytes]) -> bool:
-    if not entry.is_dir(follow_symlinks=False):
-        return False
-    try:
-        with os.scandir(entry) as inner:
-            return next(inner, None) is None
-    except FileNotFoundError:
-        return True  # gone meanwhile; the rest of its directory is still to be read
     except OSError:
         return False

@@ -16,7 +16,8 @@ from handrail.sandbox.plan.tree_walk import TreeWalk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+    from handrail.sandbox.plan.directory import Directory
+    from handrail.sandbox.plan.directory_cache import DirectoryCache
     from handrail.sandbox.plan.tree_walk import Found, Step
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
@@ -29,7 +30,7 @@ MOST_DIRECTORIES = 200_000
 #: below a thousand of them would keep every later command waiting for minutes.
 MOST_LEVELS = 100
 #: The same below a shared directory, where looking stops there until the next time.
-MOST_SHARED = 4096
+MOST_SHARED = 16_384
 #: Among the results: not everything was examined.
 MORE = b""
 #: What makes a directory one of git's.
@@ -100,6 +101,8 @@ class RepositoryIndex(TreeWalk):
         found.seen += 1
         # Placeholders of sandboxes are empty; in a shared directory that does not count.
         results = [path + b"/.git"] if entry.git > self._shared and path != self.root else []
+        if entry.git == 1 and self._shared and self._is_filled(path + b"/.git"):
+            results = [path + b"/.git"]
         if not entry.below:
             return results, []
         if level != 1:
@@ -110,6 +113,14 @@ class RepositoryIndex(TreeWalk):
             if closed:
                 found.mark = 0  # what is in it is not reported
         return results, []
+
+    def _is_filled(self, path: bytes) -> bool:
+        """Whether a directory that was empty has something in it; it is watched from now on."""
+        try:
+            entry = self.directories.get(path)
+        except OSError:
+            return False
+        return entry.count > 0 or entry.closed
 
     def limit(self) -> int:
         return MOST_SHARED if self._shared else MOST_DIRECTORIES
@@ -177,4 +188,3 @@ def _line(path: bytes) -> bytes | None:
         return None
     finally:
         os.close(fd)
-

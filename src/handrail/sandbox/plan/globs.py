@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+    from handrail.sandbox.plan.directory import Directory
+    from handrail.sandbox.plan.directory_cache import DirectoryCache
     from handrail.sandbox.plan.tree_walk import Found, Step
 
 MOST_MATCHES = 8192
@@ -68,6 +69,7 @@ class GlobIndex(TreeWalk):
     """
 
     FIRST = 1
+    by_names = True
 
     def __init__(
         self, directories: DirectoryCache, patterns: tuple[str, ...], depth: int | None
@@ -90,7 +92,10 @@ class GlobIndex(TreeWalk):
 
         If not, the ``refresh`` that follows at once has nothing left to do.
         """
-        return self._found is None or (self.known() is None and self.look(most) is None)
+        try:
+            return self._found is None or (self.known() is None and self.look(most) is None)
+        except Refused:
+            return True  # as ``refresh`` will say
 
     def refresh(self) -> tuple[Match, ...]:
         """Search again: the paths that match now, and the directories that we cannot read.

@@ -17,7 +17,8 @@ from handrail.sandbox.profile import within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.plan.directory_cache import Directory, DirectoryCache
+    from handrail.sandbox.plan.directory import Directory
+    from handrail.sandbox.plan.directory_cache import DirectoryCache
 
     #: A directory, the level it is visited at, and whether those below it are visited, too.
     Step = tuple[bytes, int, bool]
@@ -50,6 +51,8 @@ class TreeWalk:
     FIRST = 0
     #: Whether ``limit`` is for each look, which goes on with what the last one has left.
     by_portions = False
+    #: Whether it is a number of names, not of directories.
+    by_names = False
 
     def __init__(self, directories: DirectoryCache) -> None:
         self.directories = directories
@@ -175,12 +178,14 @@ class TreeWalk:
 
     def _walk(self, found: Found, steps: list[Step], most: int | None) -> bool:
         """Visit directories and those below them; False: they are more than ``most``."""
-        directories, limit = self.directories, self.limit()
+        directories, limit, by_names = self.directories, self.limit(), self.by_names
         pending = 0
         while steps:
             pending += len(steps)
             if most is not None and pending > most:
                 return False
+            if most is None:
+                directories.read_ahead([path for path, _, _ in steps[: limit - found.seen]])
             following: list[Step] = []
             known, watch = directories.known()
             for at, (path, level, below) in enumerate(steps):
@@ -195,6 +200,9 @@ class TreeWalk:
                 except OSError as error:
                     results = self.missed(path, error)
                 else:
+                    if entry.plain:
+                        found.seen += entry.count if by_names else 1
+                        continue
                     results, inside = self.visit(path, level, entry, found)
                     if below:
                         following += inside

@@ -109,7 +109,7 @@ class SocketIndex:
 
     def _begin(self, device: int, mount_table: bytes) -> None:
         from handrail.sandbox.plan import directory_watch  # not for the first command
-        from handrail.sandbox.plan.directory_cache import devices
+        from handrail.sandbox.plan.directory import devices
 
         if device not in devices(mount_table, directory_watch.LOCAL):
             return
