@@ -26,8 +26,9 @@ def root() -> Iterator[Path]:
     for number in range(directory.FEW + 1):
         place.joinpath(f"many{number}").mkdir()
     yield place
-    for path, _, _ in os.walk(place):
-        os.chmod(path, 0o700)  # else what is closed cannot be removed
+    for path, names, _ in os.walk(place):
+        for name in names:
+            os.chmod(os.path.join(path, name), 0o700)  # else what is closed cannot be removed
     shutil.rmtree(place)
 
 
@@ -97,7 +98,7 @@ def change(root: Path, chance: random.Random) -> None:
 
 
 def is_empty(path: bytes) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
+    return os.path.isdir(path) and os.access(path, os.R_OK) and not os.listdir(path)
 
 
 @pytest.mark.parametrize("seed", range(6))
