@@ -15,7 +15,7 @@ import pytest
 from handrail import AsyncFileWatch, AsyncWorkspace, FilesError, Profile, Workspace
 from handrail.filesystem import syscalls
 from handrail.filesystem.pool import FilePool
-from handrail.filesystem.trees import changes
+from handrail.filesystem.trees import tree_watch
 from handrail.filesystem.trees.loop_watch import LoopWatch
 from handrail.filesystem.trees.thread_watch import ThreadWatch
 from handrail.sandbox.profile import PROTECTED_NAMES
@@ -102,7 +102,7 @@ def test_covers_of_a_sandbox_are_not_told(where: str, recursive: bool, tmp_path:
 
 
 def test_names_that_are_held_back_are_those_of_sandboxes() -> None:
-    assert set(PROTECTED_NAMES) == changes.COVERED
+    assert set(PROTECTED_NAMES) == tree_watch.COVERED
 
 
 def test_one_file_and_no_recursion(tmp_path: Path) -> None:
@@ -162,17 +162,17 @@ def test_a_lost_connection_is_a_gap(tmp_path: Path) -> None:
 def test_dropped_events_are_a_gap_and_watching_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = changes.TreeWatch(tmp_path.as_posix())
+    watch = tree_watch.TreeWatch(tmp_path.as_posix())
     real = syscalls.inotify_events
     try:
         (tmp_path / "new").mkdir()
         overflow = (-1, syscalls.IN_Q_OVERFLOW, b"")
         monkeypatch.setattr(syscalls, "inotify_events", lambda data: [overflow])
-        assert watch.wait(LIMIT) == changes.Happened([], gap=True)
+        assert watch.wait(LIMIT) == tree_watch.Happened([], gap=True)
         monkeypatch.setattr(syscalls, "inotify_events", real)
         (tmp_path / "new/file").touch()
         events = watch.wait(LIMIT).events
-        assert events == [changes.FileEvent("created", b"new/file")]
+        assert events == [tree_watch.FileEvent("created", b"new/file")]
     finally:
         watch.close()
 
@@ -185,13 +185,13 @@ def test_two_reads_at_once_take_turns_and_an_end_wakes_them(tmp_path: Path) -> N
         await asyncio.sleep(0)
         (tmp_path / "new").touch()
         async with asyncio.timeout(LIMIT):
-            assert (await first).events[0] == changes.FileEvent("created", b"new")
+            assert (await first).events[0] == tree_watch.FileEvent("created", b"new")
             third = asyncio.create_task(watch.read(10))
             await asyncio.sleep(0)
             watch.stop()
             assert (await third).ended
         await second
-        assert await watch.read(10) == changes.Happened([], ended=True)
+        assert await watch.read(10) == tree_watch.Happened([], ended=True)
         pool.close()
 
     run(main())
@@ -202,15 +202,15 @@ def test_the_end_of_a_watch_waits_for_the_thread_that_reads(
 ) -> None:
     """Else the thread would read what has got the number of its fd meanwhile."""
     begun, goes_on, open_then = threading.Event(), threading.Event(), []
-    read = changes.TreeWatch.read
+    read = tree_watch.TreeWatch.read
 
-    def slow(watch: changes.TreeWatch) -> changes.Happened:
+    def slow(watch: tree_watch.TreeWatch) -> tree_watch.Happened:
         begun.set()
         assert goes_on.wait(LIMIT)
         open_then.append(watch.fileno() >= 0)
         return read(watch)
 
-    monkeypatch.setattr(changes.TreeWatch, "read", slow)
+    monkeypatch.setattr(tree_watch.TreeWatch, "read", slow)
 
     async def main() -> None:
         pool = FilePool(2)
@@ -222,7 +222,7 @@ def test_the_end_of_a_watch_waits_for_the_thread_that_reads(
         watch.stop()
         goes_on.set()
         await reading
-        assert await watch.read(10) == changes.Happened([], ended=True)
+        assert await watch.read(10) == tree_watch.Happened([], ended=True)
         pool.close()
 
     run(main())
@@ -233,17 +233,17 @@ def test_a_thread_that_waits_is_woken_by_the_end_and_closes_behind_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, goes_on, open_then = threading.Event(), threading.Event(), []
-    read = changes.TreeWatch.read
+    read = tree_watch.TreeWatch.read
 
-    def slow(watch: changes.TreeWatch) -> changes.Happened:
+    def slow(watch: tree_watch.TreeWatch) -> tree_watch.Happened:
         begun.set()
         assert goes_on.wait(LIMIT)
         open_then.append(watch.fileno() >= 0)
         return read(watch)
 
-    monkeypatch.setattr(changes.TreeWatch, "read", slow)
+    monkeypatch.setattr(tree_watch.TreeWatch, "read", slow)
     before = descriptors()
-    watch = ThreadWatch(changes.TreeWatch(tmp_path.as_posix()))
+    watch = ThreadWatch(tree_watch.TreeWatch(tmp_path.as_posix()))
     reading = threading.Thread(target=watch.wait, args=(LIMIT,))
     reading.start()
     watch.end()  # which the thread notices now, not when its wait is over
@@ -253,7 +253,7 @@ def test_a_thread_that_waits_is_woken_by_the_end_and_closes_behind_itself(
     reading.join(LIMIT)
     assert not reading.is_alive()
     assert open_then in ([True], [])
-    assert watch.wait(10) == changes.Happened([], ended=True)
+    assert watch.wait(10) == tree_watch.Happened([], ended=True)
     assert descriptors() == before
 
 

@@ -149,10 +149,10 @@ class FileService:
         return tree_frames.failed_head(failed), b""
 
     def _watch(self, _: bytes, path: str, recursive: bool) -> Answer:
-        from handrail.filesystem.trees import changes
+        from handrail.filesystem.trees import tree_watch
         from handrail.filesystem.trees.thread_watch import ThreadWatch
 
-        watch = changes.TreeWatch(path_bytes(path), recursive=recursive)
+        watch = tree_watch.TreeWatch(path_bytes(path), recursive=recursive)
         with self._lock:
             if len(self._watches) >= MOST_WATCHES:
                 watch.close()

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handrail.errors import FilesError
-from handrail.filesystem.trees.changes import FileEvent, Happened
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names, TreeEntry
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.names_listing import Directory, NamesPage
+from handrail.filesystem.trees.tree_watch import FileEvent, Happened
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
 Problem = tuple[str, str, str]  # message, kind, path

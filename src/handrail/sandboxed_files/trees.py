@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handrail.errors import FilesError
-from handrail.filesystem.trees.changes import Happened
 from handrail.filesystem.trees.entry import Batch, Change, Contents, Names
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import LONGEST_WAIT, Watch
 from handrail.filesystem.trees.names_listing import NamesPage
+from handrail.filesystem.trees.tree_watch import Happened
 from handrail.sandboxed_files import tree_frames
 from handrail.sandboxed_files.frames import path_text
 from handrail.sandboxed_files.pool import FileHelper

@@ -14,7 +14,6 @@ import msgspec
 from handrail.errors import FilesError, HandrailError, RemoteProtocolError
 from handrail.executor.remote_files import uri
 from handrail.executor.trees.base import Outcomes, Trees
-from handrail.filesystem.trees.changes import FileEvent, Happened
 from handrail.filesystem.trees.entry import (
     DIRECTORY,
     Batch,
@@ -27,6 +26,7 @@ from handrail.filesystem.trees.entry import (
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.loop_watch import Watch
 from handrail.filesystem.trees.names_listing import Directory, NamesPage
+from handrail.filesystem.trees.tree_watch import FileEvent, Happened
 from handrail.protocol import codec, file_trees, path_uri
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import threading
 from typing import Protocol
 
 from handrail.filesystem.pool import DEADLINE, FilePool
-from handrail.filesystem.trees.changes import Happened, TreeWatch
+from handrail.filesystem.trees.tree_watch import Happened, TreeWatch
 
 #: The longest wait of one call.
 LONGEST_WAIT = 10.0

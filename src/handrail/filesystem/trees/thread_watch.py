@@ -10,7 +10,7 @@ import os
 import select
 import threading
 
-from handrail.filesystem.trees.changes import Happened, TreeWatch
+from handrail.filesystem.trees.tree_watch import Happened, TreeWatch
 
 
 class ThreadWatch:

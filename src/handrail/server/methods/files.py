@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from handrail.errors import FilesError, RpcError
 from handrail.filesystem import copying, directories, local, regular_file, removal, walk
 from handrail.filesystem.handles import HandleTable, Mode
+from handrail.filesystem.missing_watch import MissingWatch, WatchSlot
 from handrail.filesystem.pool import DEADLINE, FilePool
-from handrail.filesystem.watch import MissingWatch, WatchSlot
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import (
     INTERNAL_ERROR,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from handrail.filesystem import missing_watch as watch_module
 from handrail.filesystem import syscalls
-from handrail.filesystem import watch as watch_module
-from handrail.filesystem.watch import MAX_PATHS, MissingWatch, WatchSlot
+from handrail.filesystem.missing_watch import MAX_PATHS, MissingWatch, WatchSlot
 from tests.filesystem.expect import as_nobody
 
 
