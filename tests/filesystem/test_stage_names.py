@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,11 +94,32 @@ def test_the_stage_of_a_living_server_is_left_alone(
     writer._give_name(f"/proc/self/fd/{writer.fd}")
     noted = (tmp_path / "state" / "stages").read_bytes()
     assert noted == os.fsencode(target.parent) + b"/" + stage_names.for_target(b"target") + b"\0"
-    with closing(stage_names.StageJournal(state)) as next_server:
-        next_server.sweep()
+    stage_names.StageJournal(state).sweep()  # of the next server
     assert len(stages(target.parent)) == 1
     writer.commit()
     assert (tmp_path / "state" / "stages").read_bytes() == b""
+
+
+def test_the_journal_is_opened_for_the_first_stage_and_ends_with_its_directory(
+    target: Path, state: int, tmp_path: Path
+) -> None:
+    def held() -> int:
+        fds = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        return [os.readlink(fd) for fd in fds if os.path.lexists(fd)].count(str(journal))
+
+    journal = tmp_path / "state" / "stages"
+    stage_names.keep_journal(state)
+    assert held() == 0
+    writer = Replacement(str(target))
+    writer._give_name(f"/proc/self/fd/{writer.fd}")
+    assert held() == 1
+    assert journal.read_bytes()
+    stage_names.end_journal(state)
+    assert held() == 0
+    writer.commit()
+    before = journal.read_bytes()
+    local.write_file(str(target), b"later")  # in a directory that its server uses no more
+    assert journal.read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "other name", "pipe"])

@@ -87,18 +87,33 @@ def _remove_files(directory: int) -> None:
 
 
 class StageJournal:
-    """The names of this server's current stages, where the next server finds them."""
+    """The names of this server's current stages, where the next server finds them.
+
+    The file is opened for the first stage: a server that writes no file holds no descriptor of it.
+    """
 
     def __init__(self, state: int) -> None:
-        """``state``: the fd of the server's state directory."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        self._fd = private_files.open_file(state, JOURNAL, flags)
+        """``state``: the fd of the server's state directory; open until ``close``."""
+        self.state = state
+        self._fd = -1
         self._lock = threading.Lock()
         self._under_way = 0
 
     def sweep(self) -> None:
         """Remove what a previous server has left; call it before the first ``note``."""
-        left = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        file = self._open()
+        try:
+            self._remove_left(os.pread(file, os.fstat(file).st_size, 0))
+            os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        return private_files.open_file(self.state, JOURNAL, flags)
+
+    @staticmethod
+    def _remove_left(left: bytes) -> None:
         for path in filter(None, left.split(b"\0")):
             parent, name = os.path.split(path)
             with contextlib.suppress(OSError):
@@ -107,7 +122,6 @@ class StageJournal:
                     remove_abandoned(directory, name)
                 finally:
                     os.close(directory)
-        os.ftruncate(self._fd, 0)
 
     def note(self, directory: int, name: bytes) -> None:
         """Record that a stage is about to get this name."""
@@ -115,17 +129,23 @@ class StageJournal:
         with self._lock:
             self._under_way += 1
             with contextlib.suppress(OSError):  # a full disk must not prevent the write itself
+                if self._fd < 0 <= self.state:
+                    self._fd = self._open()
                 os.write(self._fd, path)
 
     def done(self) -> None:
         """Record that the name is another file's now, or gone."""
         with self._lock:
             self._under_way -= 1
-            if not self._under_way:
+            if not self._under_way and self._fd >= 0:
                 os.ftruncate(self._fd, 0)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Close the file, and use the state directory no more: its fd may soon be another's."""
+        with self._lock:
+            fd, self._fd, self.state = self._fd, -1, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class _NoJournal:
@@ -145,12 +165,8 @@ def sweep(state: int) -> None:
 
     Raises OSError.
     """
-    left = StageJournal(state)
-    try:
-        left.sweep()
-        os.unlink(JOURNAL, dir_fd=state)
-    finally:
-        left.close()
+    StageJournal(state).sweep()
+    os.unlink(JOURNAL, dir_fd=state)
 
 
 def keep_journal(state: int) -> None:
@@ -169,3 +185,11 @@ def keep_journal(state: int) -> None:
         )
         return
     journal = own
+
+
+def end_journal(state: int) -> None:
+    """Close the journal in this state directory, whose fd is closed next."""
+    global journal
+    if isinstance(journal, StageJournal) and journal.state == state:
+        journal.close()
+        journal = _NoJournal()

@@ -5,9 +5,9 @@ dropped and counted, and the next line that fits is preceded by the count.
 
 How the fd is written without blocking depends on its type.  A pipe or a terminal is opened a second
 time with O_NONBLOCK: setting the flag on the given fd would change it for every process that shares
-it, a user's shell among them.  A socket takes MSG_DONTWAIT.  A regular file never makes its writer
-wait for a reader and is used as it is.  If a pipe cannot be opened a second time, a line is written
-only when ``poll`` reports space, in pieces that the kernel takes whole.
+it, a user's shell among them.  A socket takes MSG_DONTWAIT.  A regular file and ``/dev/null`` never
+make their writer wait for a reader and are used as they are.  If a pipe cannot be opened a second
+time, a line is written only when ``poll`` reports space, in pieces that the kernel takes whole.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import stat
 
 #: What a pipe that ``poll`` calls writable takes without blocking the writer (PIPE_BUF).
 _SURE = 4096
+
+#: The number of /dev/null on Linux.
+_NULL_DEVICE = os.makedev(1, 3)
 
 
 class LogStream:
@@ -35,12 +38,13 @@ class LogStream:
 
     def _open(self, fd: int) -> int:
         try:
-            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            status = os.fstat(fd)
         except OSError:
             return -1  # closed before the program began: there is no log
+        kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFSOCK:
             self._socket = socket.socket(fileno=os.dup(fd))
-        elif kind in (stat.S_IFIFO, stat.S_IFCHR):
+        elif kind in (stat.S_IFIFO, stat.S_IFCHR) and status.st_rdev != _NULL_DEVICE:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:
                 return os.open(f"/proc/self/fd/{fd}", flags)

@@ -117,12 +117,6 @@ PROCESS_DURATION = Metric(
     (PROCESS_RESULT,),
     PROCESS_BUCKETS,
 )
-CLIENT_REQUESTS_TOTAL = Metric(
-    "handrail_client_requests_total",
-    Kind.COUNTER,
-    "Requests this side sent to a server, by method and outcome.",
-    (METHOD, REQUEST_RESULT),
-)
 
 NETWORK_DECISION = Label("decision", ("allow", "deny", "ask"))
 NETWORK_REASON = Label(

@@ -70,8 +70,9 @@ class _Found(NamedTuple):
 
 
 class PeerUids:
-    """Looks up the owners of peers; holds one netlink socket.  Not thread-safe.
+    """Looks up the owners of peers; holds one netlink socket until ``close``.  Not thread-safe.
 
+    After ``close`` the next look opens another one.
     With a ``netlink`` socket that was made in another network namespace, peers are looked for
     there and nowhere else.
     """

@@ -34,7 +34,8 @@ def covered(path: Path) -> bool:
 
 def test_a_server_that_ends_in_order_leaves_nothing_to_cover(tmp_path: Path) -> None:
     state = taken(tmp_path / "a")
-    stage_names.StageJournal(state.fd).close()
+    stage_names.StageJournal(state.fd).sweep()
+    assert (tmp_path / "a" / "stages").exists()
     assert covered(tmp_path / "a")
     before = private_places.revision()
     state.done()

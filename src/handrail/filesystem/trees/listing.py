@@ -15,9 +15,17 @@ from typing import NamedTuple
 from handrail import glob_pattern
 from handrail.errors import FilesError
 from handrail.filesystem import own_processes
-from handrail.filesystem.errors import NativePath, kind_of, native, os_errors, os_text, refusal
+from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import open_no_follow
-from handrail.filesystem.trees.entry import DIRECTORY, FILE, LINK, MODE_BITS, OTHER, TreeEntry
+from handrail.filesystem.trees.entry import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    MODE_BITS,
+    OTHER,
+    TreeEntry,
+    problem,
+)
 
 #: Entries of one page.
 MOST_ENTRIES = 4096
@@ -123,10 +131,7 @@ class _Walk:
         except OSError as error:
             if first:
                 raise
-            number = error.errno or 0
-            path = os.fsdecode(os.path.join(self._raw, directory))
-            problem = FilesError(os_text(number), kind=kind_of(number), path=path)
-            self._page.problems.append(problem)
+            self._page.problems.append(problem(self._raw, directory, error))
             return []
 
     def _scan(self, fd: int, prefix: bytes) -> list[TreeEntry]:

@@ -89,10 +89,6 @@ class Membership:
         """The shares that have not ended."""
         return [one for one in self.shares.values() if one.state not in ENDED]
 
-    def of_node(self, engine_id: str) -> Share | None:
-        """The living share of a machine."""
-        return next((one for one in self.living() if one.engine_id == engine_id), None)
-
 
 def eligible(nodes: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> dict[str, Any]:
     """The living machines with all of these labels, by id; the head only if it is alone."""

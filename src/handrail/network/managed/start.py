@@ -11,9 +11,6 @@ from handrail.network.config import WIRE_MEMBERS, Json, ManagedNetwork
 from handrail.network.saved_rules import SavedRule
 from handrail.network.variables import INNER_HOST
 
-#: Time for the way between porter and client, beyond the time to decide.
-WAY_MS = 5000
-
 Target = tuple[str, int]
 
 

@@ -258,6 +258,7 @@ class StateDir:
 
     def close(self) -> None:
         """Unlock the directory."""
+        stage_names.end_journal(self.fd)
         os.close(self._lock)
         os.close(self.fd)
 
