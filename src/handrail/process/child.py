@@ -25,8 +25,6 @@ from handrail.process.stdin.child_stdin import ChildStdin
 _SETUP_SECONDS = 20.0
 _SETUP_PAUSE = 0.005
 
-_NO_TAGS: dict[str, bytes] = {}
-
 
 class Sink(Protocol):
     """A client or caller that wants to know what a child does, as it happens."""
@@ -65,12 +63,12 @@ class Child:
         "on_closed",
         "on_exit",
         "output",
+        "output_tag",
         "pid",
         "sink",
         "spec",
         "started_at",
         "stdin",
-        "tags",
     )
 
     def __init__(
@@ -92,7 +90,8 @@ class Child:
         self.started_at, self._started = time.time(), time.monotonic()
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
-        self.tags: dict[str, bytes] = {}  # of the code that formats messages about this child
+        #: The beginning of each message about its output, as the server's notifier formats it.
+        self.output_tag: bytes | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
         self.output = ChildOutput(self, spec, spawned.fds)
         wanted = spec.tty or spec.pipe_stdin
@@ -225,15 +224,11 @@ class Child:
             on_closed, self.on_closed = self.on_closed, None
             on_closed(self)
 
-    def drop_tags(self) -> None:
-        """Drop the formatted tags: no message about this child follows."""
-        self.tags = _NO_TAGS
-
     def shrink(self) -> None:
         """Keep only what late readers may ask for, after the close; there may be very many."""
         self.spec = self.spec.without_env()
         if not self.output.is_behind:
-            self.tags = _NO_TAGS
+            self.output_tag = None
         self.pid = 0
         self._started = 0.0
         self.stdin.shrink()

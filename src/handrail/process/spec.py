@@ -272,8 +272,14 @@ class ProcessSpec:
         passed = self.passed
         return bool(passed) and any(number == seccomp_spawn.PROGRAM for number, _ in passed)
 
+    def begun(self) -> ProcessSpec:
+        """The spec of a command that has started: without its environment, and what was sent."""
+        if self.sandboxed or self.judge or self.network or self.running_sandbox or self.passed:
+            return replace(self, env=_NO_ENV, sent=None, again=None, waiting=None)
+        return self.without_env()
+
     def without_env(self) -> ProcessSpec:
-        """A small copy for listings, without the environment."""
+        """A small copy for listings, without the environment; commands that are alike share it."""
         if self.secrets:
             return self._small()  # they go with their process
         key = _compared(self)

@@ -82,6 +82,8 @@ class ProcessTable:
         #: of time; None: the retention time counts.
         self._kept: tuple[int, int] | None = None
         self._retained = RetainedBytes()
+        #: Made once: each child holds them.
+        self._on_exit, self._on_closed = self._exited, self._retire
         #: Forgotten here, with descendants that live on; by the keeper's number.
         self._haunted: dict[int, Child] = {}
 
@@ -205,9 +207,7 @@ class ProcessTable:
                 spec.network.begin(spawned.child)
             if spec.running_sandbox is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
-            if spec.sent is not None:
-                spec = replace(spec, sent=None, again=None, waiting=None)  # they keep the plan
-            child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+            child = Child(key, spec.begun(), spawned, self._launcher, self._loop, sink())
             if spec.network is not None:
                 spec.network.began(child)
             if not self._launcher.link.alive and not self._launcher.link.bereft:
@@ -224,8 +224,8 @@ class ProcessTable:
             await _kill(child)
             raise StartCancelled(f"process {key} start was cancelled")
         self._put(child)
-        child.on_closed = self._retire
-        child.on_exit = self._exited
+        child.on_closed = self._on_closed
+        child.on_exit = self._on_exit
         if self._observer is not None:
             self._observer.started(child)
         # The caller of this task is told two turns of the loop later; what the child does is
@@ -237,12 +237,12 @@ class ProcessTable:
     def revive(self, child: Child, closed_ago: float | None) -> None:
         """Add a process of a previous server; ``closed_ago``: how long it has been closed."""
         self._put(child)
-        child.on_closed = self._retire
+        child.on_closed = self._on_closed
         if child.running:
             self._running += 1
             if self._observer is not None:
                 self._observer.started(child)
-            child.on_exit = self._exited
+            child.on_exit = self._on_exit
         if closed_ago is not None:
             self._retire(child, closed_ago)
         if closed_ago is None or child.ending.held_open:
@@ -260,10 +260,10 @@ class ProcessTable:
             number += 1
             child.key = f"{key} ({number})"
         self._put(child)
-        child.on_closed = self._retire
+        child.on_closed = self._on_closed
         if child.running:
             self._running += 1
-            child.on_exit = self._exited
+            child.on_exit = self._on_exit
         if child.closed:
             self._retire(child)
 
@@ -274,7 +274,7 @@ class ProcessTable:
         if child.running:
             self._running -= 1
             child.on_exit = None
-        child.tags = {}  # they hold the key
+        child.output_tag = None  # it has the key
 
     def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
         """The note about it for the next server."""

@@ -50,9 +50,9 @@ class Notifier:
         self.policy: HostQuestions | None = None
 
     def output(self, child: Child, chunk: Chunk) -> None:
-        tag = child.tags.get("output")
+        tag = child.output_tag
         if tag is None:
-            tag = child.tags["output"] = (
+            tag = child.output_tag = (
                 b'{"method":"process/output","params":{"processId":%b,"seq":' % encode(child.key)
             )
         self._transport.send(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Steps taken from each pipe when the exit is known, so that what was written before it is
 #: numbered before it; bounded, for a grandchild may go on writing.
 _LAST_STEPS = 18
-_NO_STREAMS: list[Stream] = []
+_NO_STREAMS: tuple[Stream, ...] = ()
 
 
 class ChildOutput:
@@ -51,9 +51,9 @@ class ChildOutput:
         self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         kinds = (PTY,) if spec.tty else (STDOUT, STDERR)
         loop, turns = child.loop, child.launcher.turns
-        self.streams = [
-            Stream(self, kind, fd, loop, turns) for kind, fd in zip(kinds, fds, strict=False)
-        ]
+        self.streams = tuple(
+            [Stream(self, kind, fd, loop, turns) for kind, fd in zip(kinds, fds, strict=False)]
+        )
 
     # --- state ---------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class ChildOutput:
     def resume(self) -> None:
         """Continue to read: the sink wants output again, or there is no sink any more."""
         if self._backlog is not None and self._backlog.catch_up(self._child) and self.closed:
-            self._child.drop_tags()
+            self._child.output_tag = None
         if self.blocked:
             self.blocked = False
             self.read()
