@@ -42,7 +42,7 @@ __all__ = [
 
 
 class OutputKind(enum.Enum):
-    """Where output came from; a terminal's is ``STDOUT``."""
+    """The stream of a piece of output; that of a terminal is ``STDOUT``."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -69,8 +69,8 @@ class SpawnRequest:
     inherited_fds: tuple[tuple[int, int], ...] = ()
     #: Pipes only: a stdin that can be written to; a terminal always has one.
     pipe_stdin: bool = True
-    #: What the child inherits of the executor's own environment before ``env`` is laid over it;
-    #: None: nothing.
+    #: Which variables of the executor's own environment the child inherits, under ``env``; None:
+    #: no variable.
     env_policy: EnvPolicy | None = None
     #: A name for people, in listings of processes.
     name: str | None = None
@@ -78,16 +78,16 @@ class SpawnRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: The variables whose values are masked in what is stored of it.
     secret_env: tuple[str, ...] = ()
-    #: Far away: what becomes of output beyond the retention that was not taken.  ``block``: the
-    #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
-    #: is told; None: as the executor does.
+    #: On another machine: what happens when unread output exceeds the retention.  ``block``: the
+    #: process waits, so that a lost connection loses nothing; ``drop``: the oldest output is
+    #: dropped, and readers get the size of the gap; None: the executor's default.
     on_lag: Literal["block", "drop"] | None = None
     #: Seconds after which the executor ends the whole tree, whatever becomes of the caller, if it
     #: has ``features.timeouts``.
     timeout: float | None = None
-    #: What it may take; a limit that cannot be enforced is refused, never left out.
+    #: A limit that cannot be enforced is refused, never ignored.
     limits: Limits = NO_LIMITS
-    #: It is not ended with the executor's session; ``attach`` of a later one finds it.
+    #: The process outlives the executor's session; a later session finds it by ``attach``.
     detach: bool = False
     #: Record for certain what the sandbox refuses; tens of microseconds for each change to files.
     watch_denials: bool = False
@@ -162,7 +162,7 @@ class Subscription(Protocol):
     async def __anext__(self) -> OutputEvent: ...
 
     def close(self) -> None:
-        """Have nothing wait for this reader any more."""
+        """End the subscription: the process no longer waits for this reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +218,22 @@ class ExecSession(ABC):
         """
 
     def keep_output(self, limit: int) -> None:  # noqa: B027 (an executor may keep what it wants)
-        """Keep so many bytes of output for late subscribers from now on; raises nothing."""
+        """Set how many bytes of output are kept for late subscribers; raises nothing."""
 
     @abstractmethod
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         """Send to stdin, exactly once; raises WriteFailed.
 
-        A process that does not read makes it wait, for ``timeout`` seconds at most: what was not
-        taken by then never arrives.
+        While the process does not read, this waits, at most ``timeout`` seconds; what stdin has
+        not accepted by then is never written.
         """
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """End of file for the child; raises WriteFailed where that is not possible.
+        """Close stdin, so that the child reads end of file; raises WriteFailed if that fails.
 
-        In a terminal the end-of-file key is typed, twice behind a line that was begun.  A program
-        that has put its terminal into raw mode reads a character then, and no end.
+        In a terminal the end-of-file key is typed, twice after an unfinished line.  A program that
+        has put its terminal into raw mode reads that key as a character.
         """
 
     @abstractmethod
@@ -257,7 +257,7 @@ class ExecSession(ABC):
 
     @abstractmethod
     async def wait(self) -> ExitInfo:
-        """How it ended.  The streams may still be open then, if a grandchild holds them.
+        """Wait for the exit and return it; streams that a descendant holds may still be open.
 
         Raises ExecutorTransportFailed when that will never be known.
         """
@@ -268,7 +268,7 @@ class ExecSession(ABC):
 
     @abstractmethod
     async def wait_closed(self) -> None:
-        """Until it has exited and every stream has ended: nothing more will come.
+        """Wait until the process has exited and all its streams have ended.
 
         Raises ExecutorTransportFailed when that will never be known.
         """
@@ -290,7 +290,7 @@ class ExecSession(ABC):
 
     @abstractmethod
     async def denied(self) -> Denied:
-        """Whether its end looks like the sandbox's doing; to be asked after the exit.
+        """Whether the sandbox seems to have caused the failure; call it after the exit.
 
         Raises what ``wait`` raises.
         """
@@ -305,7 +305,7 @@ class ExecSession(ABC):
     async def update_network(self, network: NetworkRequest) -> None:  # noqa: B027 (as above)
         """Decide by other rules and answers of a managed network from now on.
 
-        Raises ExecutorTransportFailed; a process that has ended is none of its worries.
+        Raises ExecutorTransportFailed; does nothing for a process that has ended.
         """
 
     @property
@@ -362,11 +362,11 @@ class Executor(ABC):
 
     @abstractmethod
     async def spawn(self, request: SpawnRequest) -> ExecSession:
-        """Start one.  Raises ExecutorSpawnFailed, also for what cannot be honoured here."""
+        """Start a process; raises ExecutorSpawnFailed, also for an option that it cannot honour."""
 
     @abstractmethod
     async def attach(self, process_id: str) -> ExecSession:
-        """A process that was started here before; raises ProcessUnknown."""
+        """Find a process that was started here before; raises ProcessUnknown."""
 
     async def stored_result(self, session: str, process_id: str) -> StoredResult | None:
         """What is stored of a process that was left; None: nothing.  Raises
@@ -377,7 +377,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def place(self) -> Place:
-        """Which machine this is; raises ExecutorTransportFailed."""
+        """Describe the machine; raises ExecutorTransportFailed."""
 
     @property
     @abstractmethod
@@ -386,7 +386,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go; can be repeated, and raises nothing.  Its processes end with it."""
+        """End all processes and disconnect; can be repeated, and raises nothing."""
 
     @property
     def out_of_reach(self) -> bool:
@@ -412,10 +412,10 @@ class Executor(ABC):
         raise UsageError("processes of this executor share no loopback that could be reached")
 
     async def end_left(self, prefix: str) -> None:  # noqa: B027 (they may end with ``close``)
-        """End the descendants that exited processes with such ids have left; raises nothing."""
+        """End descendants of exited processes whose ids begin with ``prefix``; raises nothing."""
 
     async def leave(self, keep: float | None, wanted: Sequence[str] | None) -> None:
-        """Say, before ``detach``, how long what is left may go on: ``keep`` seconds, or to its end.
+        """Announce ``detach``: processes may go on for ``keep`` seconds, or to their end (None).
 
         The results of the processes ``wanted`` are stored where that is offered; None: of all, and
         of those that are started before ``detach`` from their beginning.  Raises UsageError for a
@@ -425,7 +425,7 @@ class Executor(ABC):
             raise UsageError("this executor cannot say how long it keeps processes; leave keep out")
 
     async def detach(self) -> tuple[str, str | None]:
-        """Let go and leave everything running: the id of the session, the secret to resume it.
+        """Disconnect and leave all processes running; returns the session's id and resume secret.
 
         Raises UsageError where that is not possible.
         """
@@ -433,7 +433,7 @@ class Executor(ABC):
 
 
 class WrappedExecutor(Executor):
-    """Forwards everything to another executor; for those that change a part of it."""
+    """Forwards everything to another executor; subclasses change a part of it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

@@ -26,5 +26,5 @@ class LocalNetwork:
         return proxied_spec.begin(self._life, request.start(enforced=enforced), spec)
 
     def close(self) -> None:
-        """Let go; the keeper has ended the porter, or does so."""
+        """Release the porter's descriptors; the keeper ends the porter."""
         self._life.close()

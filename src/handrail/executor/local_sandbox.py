@@ -63,7 +63,7 @@ class LocalSandbox:
     ) -> ProcessSpec:
         """The spec to start; raises SandboxError, SpawnFailed or UsageError: nothing was run.
 
-        ``watch``: what the command tries in vain is recorded.  ``loopback``: under which name it
+        ``watch``: every refused change is recorded.  ``loopback``: under which name it
         shares its network, ``network`` what is managed of it.
         """
         profile = self._sandbox.resolve(intent, spec.cwd)
@@ -133,7 +133,7 @@ class LocalSandbox:
         await self._sandbox.see_out(asyncio.get_running_loop())
 
     def close(self) -> None:
-        """Let go of all that is left, without waiting."""
+        """Release what is left, without waiting."""
         if self._reach is not None:
             self._reach.close()
         self.loopbacks.close()

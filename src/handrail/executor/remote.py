@@ -293,12 +293,12 @@ class RemoteExecutor(Executor):
             raise ExecutorTransportFailed(f"cannot leave its processes: {error}") from error
 
     async def detach(self) -> tuple[str, str | None]:
-        """Let go and leave everything running; the session's id and the secret to resume it."""
+        """Disconnect and leave all processes running; the session's id and its resume secret."""
         await self.client.close(end=False)
         return self.client.session_id or "", self.client.resume_secret
 
     async def close(self) -> None:
-        """Let go; the session and its processes end, but for those started with ``detach``."""
+        """End the session with all processes but those started with ``detach``, and disconnect."""
         routes = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         open_ = [session for session in routes if not session.detached]
         # One by one, and not only with the session: so that each session here learns of its end.

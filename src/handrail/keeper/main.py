@@ -332,7 +332,7 @@ class Keeper:
 
 
 def _patience(due: float) -> float:
-    """Seconds until then: rather a millisecond late than early and in vain."""
+    """Seconds until ``due`` and a millisecond: a poll that returns early finds nothing to do."""
     return max(0.0, min(due - time.monotonic(), _LONGEST_SECONDS)) + 0.001
 
 

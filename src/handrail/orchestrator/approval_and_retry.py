@@ -148,7 +148,7 @@ class CallFlow:
             self._finished(Outcome.DENIED)
             return None
         self._notice(f"Execution failed: {_last_line(output) or 'the sandbox refused something'}")
-        # Whatever was said to the sandboxed run: one outside is a question of its own.
+        # An approval of the sandboxed run does not cover one outside the sandbox.
         return await self._retry(free=free, narrow=chance.narrow)
 
     def network(self, attempt: Attempt) -> NetworkCall | None:
@@ -230,7 +230,7 @@ class CallFlow:
         return written_programs(self.call, self.settings, local=self._orchestrator.local)
 
     def _program_notes(self, *, outside: bool) -> tuple[str, ...]:
-        """What a yes to a run outside runs, where a name does not tell."""
+        """Notes on the programs of a run outside the sandbox, if their names do not show them."""
         found = self._written if outside else ()
         return tuple(
             f"`{one.name}` is {one.path}, which sandboxed commands can write" for one in found
@@ -272,7 +272,7 @@ class CallFlow:
         return self._go(free=True, grants=Grants())
 
     async def _chance(self, denied: Denied, output: bytes, *, free: bool) -> _Chance | None:
-        """Whether another run may be offered, and what it would open."""
+        """Whether a retry may be offered, and what it would allow."""
         if not self._requirement.retry:
             return None
         path = refused_path(denied, output, self.call.cwd)
@@ -303,7 +303,7 @@ class CallFlow:
             return answer
 
     def _extent(self, key: Key, question: Question) -> Extent:
-        """The extent of a yes for this key: of a patch only some paths leave the sandbox."""
+        """What an approval of this key covers; of a patch only some paths leave the sandbox."""
         inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
         if inside and question.kind is Kind.PATCH:
             return Extent()

@@ -237,7 +237,7 @@ class ChildEnd:
         try:
             if child.sink is not None and not output.is_behind:
                 child.sink.exited(child, seq)
-            self.maybe_closed()  # first: the news of a close go out together with these
+            self.maybe_closed()  # first, so that a close is sent together with these
             child.wake()
             child.told_exit()
             self.drain_later()
@@ -273,7 +273,7 @@ class ChildEnd:
         if output.log.closed_seq is None:
             self._close()
         elif self.held_open:
-            child.launcher.release(child.number)  # now the last descendant has let go
+            child.launcher.release(child.number)  # the last descendant has closed the streams
 
     def _close(self) -> None:
         child, output = self._child, self._child.output

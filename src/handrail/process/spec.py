@@ -238,20 +238,20 @@ class ProcessSpec:
     detach: bool = False
     #: Closed by the end of its streams alone, however long a descendant holds them.
     waits_for_streams: bool = False
-    #: Of a command in a sandbox: ``argv`` is then what holds it.
+    #: The running sandbox of the command; ``argv`` is then bubblewrap's.
     running_sandbox: SandboxHandle | None = field(default=None, repr=False, compare=False)
-    #: Of a command whose sandbox was made ahead.
+    #: The command, for a sandbox that was made ahead.
     waiting: Waiting | None = field(default=None, repr=False, compare=False)
     #: Its managed network.
     network: NetworkHandle | None = field(default=None, repr=False, compare=False)
     #: The network that it shares: under which name, with commands of which key, and the address of
     #: its way out (``sandbox/loopback.py``).
     loopback: tuple[str, str, str] | None = None
-    #: What was asked for, words and directory, where ``argv`` is what holds it.
+    #: The argv and directory as requested, if ``argv`` is bubblewrap's.
     asked: tuple[tuple[bytes, ...], bytes] | None = None
-    #: In a sandbox, also when a server before us has made it.
+    #: It runs in a sandbox, which a previous server may have made.
     sandboxed: bool = False
-    #: Asked once, at the exit.
+    #: Decides once, at the exit, whether the sandbox has refused something.
     judge: Judge | None = field(default=None, repr=False, compare=False)
     #: Closes the sandbox's descriptors in ``passed``; called when the keeper has copies of them.
     sent: Callable[[], None] | None = field(default=None, repr=False, compare=False)
@@ -281,7 +281,7 @@ class ProcessSpec:
     def without_env(self) -> ProcessSpec:
         """A small copy for listings, without the environment; commands that are alike share it."""
         if self.secrets:
-            return self._small()  # they go with their process
+            return self._small()  # not shared: secrets are dropped with their process
         key = _compared(self)
         small = _RECENT.get(key)
         if small is None:
@@ -311,6 +311,6 @@ _DROPPED = {
 }
 _compared = attrgetter(*(one.name for one in fields(ProcessSpec) if one.name not in _DROPPED))
 _NO_ENV: dict[bytes, bytes] = {}
-#: Ended processes are often ended alike; one copy for all of them.
+#: Small copies of recent specs: commands that are alike share one.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}
 _RECENT_MOST = 64

@@ -30,7 +30,7 @@ from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
-#: Their memory is given back when what was in flight with them has settled.
+#: After many ended at once, how long to wait until freed memory is returned to the system.
 _TIDY_SECONDS = 0.25
 
 
@@ -67,13 +67,13 @@ class ProcessTable:
         observer: Observer | None = None,
         owner: str | None = None,
     ) -> None:
-        self._owner = owner  # the owner that finds these processes after a crash
+        self._owner = owner  # by which the next server finds these processes after a crash
         self._launcher = launcher
         self._loop = loop
         self._retention = retention
         self._observer = observer
         self._entries: dict[str, Child | Starting] = {}
-        self._closed: deque[Child] = deque()  # in the order of their time
+        self._closed: deque[Child] = deque()  # in the order in which they closed
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Child]] = set()
@@ -82,9 +82,9 @@ class ProcessTable:
         #: of time; None: the retention time counts.
         self._kept: tuple[int, int] | None = None
         self._retained = RetainedBytes()
-        #: Made once: each child holds them.
+        #: Bound once, because each child holds both.
         self._on_exit, self._on_closed = self._exited, self._retire
-        #: Forgotten here, with descendants that live on; by the keeper's number.
+        #: Forgotten processes whose descendants still run, by the keeper's number of the child.
         self._haunted: dict[int, Child] = {}
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ProcessTable:
 
     @property
     def retained(self) -> int:
-        """Bytes of output that are retained of all of them."""
+        """Bytes of output that are retained for all processes together."""
         return self._retained.count
 
     def _put(self, child: Child) -> None:
@@ -124,8 +124,9 @@ class ProcessTable:
         """Start one process; its id is taken before this returns.
 
         Raises ProcessExists, SpawnFailed, KeeperLost or StartCancelled; after any of them but
-        the first the id is free again.  ``sink`` is asked when the child is there, for its
-        owner may have gone meanwhile.  A caller that may be cancelled shields the task.
+        the first the id is free again.  ``sink`` is called when the child has started, because
+        its client may have disconnected meanwhile.  A caller that may be cancelled shields the
+        task.
         """
         if key in self._entries:
             abandon(spec)
@@ -228,10 +229,10 @@ class ProcessTable:
         child.on_exit = self._on_exit
         if self._observer is not None:
             self._observer.started(child)
-        # The caller of this task is told two turns of the loop later; what the child does is
-        # told after that, so that news of a process never overtake the news of its start.
+        # The caller of this task resumes two turns of the loop later.  The child reports from the
+        # third on, so that no notification about a process is sent before the reply to its start.
         soon = self._loop.call_soon
-        soon(soon, soon, child.begin)  # in the third turn from now
+        soon(soon, soon, child.begin)  # in the third turn
         return child
 
     def revive(self, child: Child, closed_ago: float | None) -> None:
@@ -277,7 +278,7 @@ class ProcessTable:
         child.output_tag = None  # it has the key
 
     def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
-        """The note about it for the next server."""
+        """Encode the note from which the next server knows this process."""
         return b"" if self._owner is None else start_note.encode(self._owner, key, spec, place.at)
 
     async def _set_up(
@@ -285,7 +286,7 @@ class ProcessTable:
     ) -> tuple[ProcessSpec, Spawned]:
         """Wait until a sandbox is set up; retried when the file system changed meanwhile.
 
-        Lets go of everything when it raises.
+        Ends the child and releases its sandbox when it raises.
         """
         while True:
             inside = spec.running_sandbox
@@ -344,7 +345,9 @@ class ProcessTable:
         if self._kept is None:
             return
         count, size = self._kept
-        held = self.retained  # with that of running ones: mostly that is little enough
+        held = (
+            self.retained
+        )  # also of running processes; enough to decide, if it is below the bound
         if held > size:
             held = sum(child.output.log.retained for child in self._closed)
         over = []
@@ -446,9 +449,9 @@ class ProcessTable:
                 await self._launcher.signal(number, signal.SIGKILL, messages.SCOPE_TREE)
                 self._launcher.forget(number)
         except KeeperLost:
-            pass  # what is done then is up to the owner of the keeper
+            pass  # the owner of the keeper restarts it, or gives up
         finally:
-            # A keeper that has come meanwhile was not told of those that we are about to forget.
+            # A keeper that was started meanwhile does not know the processes of this table.
             if self._launcher.link.bereft or self._launcher.mark != keeper:
                 release.kill(*children, *self._haunted.values())
             self._haunted = {}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
-#: Looking at a tree may take so long, on a file system that hangs.
+#: How long planning may take, in seconds; a file system may hang.
 _LOOK_SECONDS = 60.0
 #: How many profiles are remembered.
 _MOST_PROFILES = 64
@@ -58,7 +58,7 @@ class Preparation:
         self.seconds = 0.0
 
     def look(self) -> Plan | None:
-        """Make it, in any thread; None when something moved meanwhile.  Raises Refused."""
+        """Make the plan, in any thread; None when files changed meanwhile.  Raises Refused."""
         import time
 
         began = time.monotonic()
@@ -74,12 +74,12 @@ class Preparation:
         self.install(await pool.run(self.look, deadline=_LOOK_SECONDS, discard=self.discard))
 
     def install(self, plan: Plan | None) -> None:
-        """Have it used by the ``sandboxed`` that follows at once."""
+        """Give the plan to the call of ``sandboxed`` that follows at once."""
         if plan is not None:
             self._planner.install(self._profile, self._careful, plan)
 
     def discard(self, plan: Plan | None) -> None:
-        """No ``sandboxed`` follows any more."""
+        """Close the plan: no call of ``sandboxed`` follows."""
         if plan is not None:
             self._planner.discard(plan)
 
@@ -153,7 +153,7 @@ class Sandbox:
         """Wrap a command so that it runs sandboxed: the one entry for all that start one.
 
         Bubblewrap, or Landlock where bubblewrap cannot work and Landlock can enforce the profile.
-        ``watch``: what it tries in vain is recorded.  ``lasting``: it outlives the program that
+        ``watch``: every refused change is recorded.  ``lasting``: it outlives the program that
         starts it.  ``guarded``: another process ends the whole tree if that program is killed; in
         bubblewrap the command does not start before ``RunningSandbox.let_start``.
         ``join`` says which network it shares, where bubblewrap works, instead of having its own.

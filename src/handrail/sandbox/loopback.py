@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
     from handrail.sandbox.profile import Profile
 
-#: From so many for one owner on, those that no process is in are let go of.
+#: With so many networks of one owner, those without a process are closed.
 MOST = 64
 _MAKE_SECONDS = 30.0
 _GET_USER_NAMESPACE = 0xB701
@@ -45,7 +45,7 @@ _ENV = {b"PATH": b"/usr/bin:/bin"}
 class Joining(Frozen):
     """What a command needs to be started in a shared network."""
 
-    #: The namespace, which may be let go of before the command is started, or started once more.
+    #: The namespace; it may be closed before the command is started, or started once more.
     network: LoopbackNetwork
     #: Whether a user namespace owns it, which has to be joined before.
     user: bool
@@ -110,10 +110,10 @@ class LoopbackNetwork:
         return os.fstat(self.fd).st_ino
 
     def copied(self) -> int:
-        """A descriptor of it for a command; raises SandboxUnavailable when it was let go of."""
+        """A descriptor of the network for a command; raises SandboxUnavailable after ``close``."""
         if self.fd < 0:
             raise SandboxUnavailable(
-                "the network that commands share was let go of before this command was started;"
+                "the network that commands share was closed before this command was started;"
                 " start it again"
             )
         return os.dup(self.fd)
@@ -124,7 +124,7 @@ class LoopbackNetwork:
         self._used = max(self._used, number)
 
     def close(self) -> None:
-        """Let go; it ends with the last command in it."""
+        """Close our descriptor; the network ends with the last command in it."""
         fd, self.fd = self.fd, -1
         os.close(fd)
 
@@ -181,8 +181,10 @@ class LoopbackNetworks:
             self._made[name, key] = network
 
     def _make_room(self) -> None:
-        """Let go of networks without a process, the oldest first; those in use are as many as
-        processes, which have a limit of their own."""
+        """Close networks without a process, the oldest first.
+
+        Those in use are not counted: there are no more of them than processes, which are limited.
+        """
         surplus = len(self._made) + 1 - MOST
         if surplus <= 0:
             return
@@ -218,12 +220,12 @@ class LoopbackNetworks:
             found.note(address)
 
     def drop(self, name: str) -> None:
-        """Let go of the networks under a name."""
+        """Close the networks under a name."""
         for key in [key for key in self._made if key[0] == name]:
             self._made.pop(key).close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all networks."""
         self._closed = True
         while self._made:
             self._made.popitem()[1].close()

@@ -84,7 +84,7 @@ class SandboxedCommand(Frozen):
             os.close(self.closing.pop())
 
     def abandon(self) -> None:
-        """Let go of everything: the command is not started."""
+        """Release everything: the command is not started."""
         self.sent()
         if self.waiting is not None and self.waiting.discard is not None:
             self.waiting.discard()

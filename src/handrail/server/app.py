@@ -230,7 +230,8 @@ class Server:
         keep = self.settings.on_stop == "keep" and not self._ends_everything
         keep = keep or self.successor is not None or self.failed
         if keep and self._network is not None:
-            self._network.park()  # first: clients that are gone by this are no answer
+            # First: a client that this stop disconnects has not answered its questions.
+            self._network.park()
         for connection in list(self._connections):
             if keep:
                 connection.transport.close(CLOSE_RESTART, "restarting; resume with the session id")
@@ -404,7 +405,7 @@ async def _take_lease(
 async def _unless_stopped(
     server: Server, work: Coroutine[Any, Any, KeeperHandle]
 ) -> KeeperHandle | None:
-    """Do this, which may wait for a keeper that does not answer; None if we are to stop first."""
+    """Await ``work``, which may wait for a silent keeper; None if the server is to stop first."""
     task = server.loop.create_task(work)
     stopped = server.loop.create_task(server.stopping.wait())
     try:

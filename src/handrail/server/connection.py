@@ -60,7 +60,7 @@ class Connection:
         self.calls = RequestQueue(self, settings.concurrent_requests, strict=settings.strict_lanes)
         self._transport: Transport | None = None
         self._peer: Peer[asyncio.Future[Any]] = Peer()
-        #: Replaceable waits by name.
+        #: Running ``process/wait`` calls by their ``waitId``; the next one of that id replaces it.
         self.waits: dict[str, Watch] = {}
         self._files: ConnectionFiles | None = None
         self._http: ConnectionHttp | None = None
@@ -101,14 +101,14 @@ class Connection:
         return self._loopback
 
     def request(self, method: str, params: Any) -> tuple[int, asyncio.Future[Any]]:
-        """Ask the client something; the future gets its answer, or is cancelled with the line."""
+        """Send a request to the client; its future is cancelled when the connection ends."""
         waiter: asyncio.Future[Any] = self.server.loop.create_future()
         number = self._peer.call(waiter)
         self.transport.send(codec.request_message(number, method, params))
         return number, waiter
 
     def give_up(self, number: int) -> None:
-        """Wait for that answer no longer; it is ignored if it comes."""
+        """Stop waiting for the answer to a request; a late answer is ignored."""
         self._peer.give_up(number)
 
     # --- Receiver --------------------------------------------------------------------------

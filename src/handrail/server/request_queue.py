@@ -159,7 +159,9 @@ class RequestQueue:
             return False
         if process_id in self._starts:
             waiting = self._starts[process_id]
-            if waiting is None:  # made for the first: most starts are answered before one comes
+            if (
+                waiting is None
+            ):  # made for the first waiting request; most starts are answered before
                 waiting = self._starts[process_id] = deque()
             waiting.append(call)
             return True
@@ -227,7 +229,7 @@ class RequestQueue:
         self._answered = now
 
     def answer_is_near(self) -> None:
-        """Called by a request: another process is about to say what its answer is.
+        """Called by a request that waits for another process, which is about to answer.
 
         If it is the only one of such a client, the loop polls for that too.
         """
@@ -359,7 +361,7 @@ class RequestQueue:
             self._lanes[lane].free -= 1
 
     def go_on(self) -> None:
-        """The client reads again."""
+        """Continue: the client reads again."""
         for lane in self._lanes.values():
             self._next(lane)
         self._release()

@@ -93,7 +93,7 @@ class Session:
         return self._loopbacks
 
     def close_loopbacks(self) -> None:
-        """Let go of these networks; its commands have ended.  Later ones get others."""
+        """Drop these networks: their commands have ended, and later ones get new networks."""
         if self._loopbacks is not None:
             self._loopbacks.close()
             if not self.ended:

@@ -250,7 +250,7 @@ class Sessions:
         self._save(session)
 
     def detach(self, session: Session, holder: Attached) -> None:
-        """The connection is gone; the session waits for the next."""
+        """Detach a session from its closed connection; it waits for the next one."""
         if session.holder is not holder or session.ended:
             return
         self._let_go(session)
@@ -261,7 +261,7 @@ class Sessions:
         self._await_return(session)
 
     def leave(self, session: Session, keep: float | None, wanted: list[str] | None) -> None:
-        """The client is about to leave it on purpose; results of ``wanted`` are stored."""
+        """Prepare for the client's detach: results of the processes ``wanted`` are stored."""
         session.left, session.keep, session.stores_new = True, keep, wanted is None
         self._save(session)
         self.store(session, [child.key for child in session.table] if wanted is None else wanted)
@@ -275,7 +275,7 @@ class Sessions:
                 self.results.begin(child, session.id, session.owner)
 
     def _await_return(self, session: Session) -> None:
-        """Wait for the next connection of a session, as long as that may take."""
+        """Start the time to live of a session without a connection."""
         if session.id in self.lasting:
             return
         ttl = session.keep if session.left else session.ttl
@@ -286,7 +286,7 @@ class Sessions:
         session.timer = self._loop.call_later(max(0.0, ttl - gone), self._expire, session)
 
     def _look(self, session: Session) -> None:
-        """End a session that was left until its processes have ended, once they have."""
+        """End a session that was left on purpose, if all its processes have ended by now."""
         session.timer = None
         task = self._loop.create_task(self._end_if_idle(session))
         self._ending.add(task)

@@ -157,7 +157,7 @@ class Process:
         self._changed.set()
 
     def interaction(self, stdin: str) -> None:
-        """Report that a call wrote, or waited in vain."""
+        """Report that a call wrote, or waited without new output."""
         if not self._ended:
             self._listener(Interaction(self.origin.call_id, self.origin.process_id, stdin))
 

@@ -303,7 +303,7 @@ class AsyncWorkspace(NamesChecked):
         )
 
     async def forget(self, process: AsyncProcess) -> None:
-        """Let go of a process that has ended, and remove what is stored of it; raises nothing."""
+        """Forget a process that has ended, and remove its stored result; raises nothing."""
         from handrail.workspace.detach import forget_results
 
         for follower in [one for one, held in self._processes.items() if held is process]:

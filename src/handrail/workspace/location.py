@@ -50,7 +50,7 @@ def check_machine(at: object, token: object, executor: object) -> None:
 
 
 class Location:
-    """Where a workspace stands: an executor, a root, a directory for temporary files."""
+    """The executor, the root and the temporary directory of one workspace."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Location:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether what it stands on belongs to another event loop than the running one."""
+        """Whether the executor belongs to another event loop than the running one."""
         return self._release is not None and self._loop is not asyncio.get_running_loop()
 
     @property
@@ -166,7 +166,7 @@ class Location:
             await one.close()
 
     async def close(self) -> None:
-        """Let go; the processes were ended before."""
+        """Remove the temporary directory and close the executor; its processes have ended."""
         await self._close_exposures()
         if self._sandboxed is not None:
             await self._sandboxed[1].close()
@@ -190,7 +190,7 @@ class Location:
             await self._executor.end_left(f"{self._tag}-")  # the caller's own goes on
 
     async def abandon(self) -> None:
-        """Let go in another event loop, where nothing can be awaited of what it stands on."""
+        """Version of `close` for another event loop, where the executor cannot be awaited."""
         if self._release is not None and self.at is None:
             release, self._release = self._release, None
             await release()
@@ -201,7 +201,7 @@ class Location:
         return self._executor is not None
 
     async def detach(self, keep: float | None, wanted: list[str]) -> tuple[str, str | None]:
-        """Let go and leave everything running; the session's id and its secret.
+        """Disconnect and leave all processes running; returns the session's id and resume secret.
 
         ``wanted``: the ids of processes whose results are to be stored.
         """

@@ -46,7 +46,7 @@ class NetworkDenials:
         self._omitted = 0
 
     def note(self, record: Record) -> None:
-        """Take a record; allowed connections and their ends are none of ours."""
+        """Take a record of a refusal; records of allowed connections are ignored."""
         if record.decision == ALLOW:
             return
         key = (record.op, record.host, record.port, record.reason, record.method)

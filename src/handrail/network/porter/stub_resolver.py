@@ -79,5 +79,5 @@ def answer(query: bytes) -> tuple[str, bytes] | None:
 
 
 def _shown(name: str) -> str:
-    """The name as people and models are told of it: a sentence of the command's is none."""
+    """The name as messages show it; a name that is a sentence of the command is not shown."""
     return _ODD.sub("?", name)

@@ -47,7 +47,7 @@ class KeeperLink:
         self._closed = closed
         self._sock = handle.sock
         self._sock.setblocking(False)
-        self._pid = 0 if handle.found else handle.pid  # 0: not our child, or reaped
+        self._pid = 0 if handle.found else handle.pid  # 0: not our child, or already reaped
         self._loop = loop
         self._serial = 0
         self._questions: dict[int, asyncio.Future[messages.Message]] = {}
@@ -331,5 +331,5 @@ class KeeperLink:
 
 
 def gone() -> KeeperLost:
-    """The answer to a request that has no keeper to answer it."""
+    """The error of a request for which there is no keeper."""
     return KeeperLost("the keeper is gone, so nothing can be started or signalled now; try again")

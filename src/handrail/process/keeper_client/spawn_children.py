@@ -32,7 +32,7 @@ from handrail.process.spec import ProcessSpec
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
 
-#: Other threads may be looking for room at the same time, or were when we were forked.
+#: Other threads may search for a free descriptor at the same time.
 _OTHERS = 16
 
 #: Status, and if they are known user ms, system ms, max RSS.
@@ -275,7 +275,7 @@ class Launcher:
         return self.link.ask(messages.USE, start_fields.use(spec, child, note).pack())
 
     def watch(self, child: int, callback: ExitCallback) -> None:
-        """Be told (status, user ms, system ms, max RSS) when the child exits."""
+        """Register a callback for the exit: status, user ms, system ms, max RSS."""
         early = self._early.pop(child, None)
         if early is not None:
             self._loop.call_soon(callback, *early)
@@ -283,7 +283,7 @@ class Launcher:
             self._watchers[child] = callback
 
     def unwatch(self, child: int) -> None:
-        """Have the exit of a child kept for the next that watches it."""
+        """Remove the callback; the exit of the child is kept for the next ``watch``."""
         if self._watchers.pop(child, None) is not None:
             self._early[child] = None
 
@@ -314,7 +314,7 @@ class Launcher:
         return child in self._begun
 
     def kill(self, child: int) -> None:
-        """SIGKILL to the whole tree, without waiting for the answer."""
+        """Send SIGKILL to the whole tree, without waiting for the answer."""
         self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
 
     async def orphans(self) -> dict[int, int]:
@@ -343,7 +343,8 @@ class Launcher:
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server.
 
-        It has it when this returns, whatever becomes of us; raises OSError when it is too busy.
+        The keeper has it when this returns, even if this server is killed then.  Raises OSError
+        when the keeper is too busy.
         """
         if self.hands_over:
             copy = messages.Copy(b"%d" % child, name)
@@ -439,7 +440,7 @@ class Launcher:
             self._early[child] = known
 
     def _found(self, message: messages.Message) -> None:
-        """Make one child of a list."""
+        """Read one child of the keeper's list."""
         state = messages.ChildState.unpack(message.fields)
         child = int(state.child)
         names = state.names if not message.cut else []

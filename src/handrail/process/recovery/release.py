@@ -1,6 +1,6 @@
 """Leave a child to another server, give it to another keeper, and manage it without a keeper.
 
-The other side of ``revive.py``: what one server lets go of, the next takes up.
+The other side of ``revive.py``: what one server releases, the next one takes over.
 """
 
 from __future__ import annotations

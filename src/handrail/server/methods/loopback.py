@@ -109,7 +109,7 @@ class ConnectionLoopback:
         return NOTHING
 
     def end(self, params: ConnectionParams) -> Nothing:
-        """Close a connection; one that is closed already is none of its worries."""
+        """Close a connection; does nothing for one that is closed already."""
         found = self._open.pop(params.connection_id, None)
         if found is not None:
             self._end(found)

@@ -52,7 +52,7 @@ def sandboxed(
 ) -> SandboxedCommand:
     """The command sandboxed as the profile says; raises RpcError -32602.
 
-    ``watch``: what it tries in vain is recorded.  ``join``: which network it shares.
+    ``watch``: every refused change is recorded.  ``join``: which network it shares.
     """
     try:
         return sandbox.sandboxed(

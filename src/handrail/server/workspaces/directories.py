@@ -30,7 +30,7 @@ from handrail.errors import UsageError
 from handrail.sandbox import temp_dirs
 
 _FOLDERS = ("w", "ready", "pools", "templates", "trash")
-#: How long the next server waits for the previous one to let go.
+#: How long the next server waits for the lock of the previous one.
 _LOCK_SECONDS = 10.0
 #: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h, where a long has 64 bits.
 _GET_FLAGS, _SET_FLAGS, _TOP_OF_HIERARCHIES = 0x80086601, 0x40086602, 0x20000

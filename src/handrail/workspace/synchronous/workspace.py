@@ -170,7 +170,7 @@ class Workspace(NamesChecked):
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     def forget(self, process: Process) -> None:
-        """Let go of a process that has ended, and remove what is stored of it; raises nothing."""
+        """Forget a process that has ended, and remove its stored result; raises nothing."""
         self._call(self._twin.forget(process._twin))  # noqa: SLF001 (of this package)
 
     def executor(self) -> Executor:
