@@ -179,23 +179,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    from handrail.process import required_syscalls
-    from handrail.process.keeper_client.start_keeper import (
-        KeeperHandle,
-        become_private,
-        start_keeper,
-    )
-    from handrail.server.auth.tokens import AuthMode, AuthSettings, build_authenticator
-    from handrail.server.recovery import upgrade_server
-    from handrail.server.recovery.state_dir import StateDir, claim, inherit, last_listen
+def _settings(args: argparse.Namespace) -> ServerSettings:
+    from handrail.server.auth.tokens import AuthMode, AuthSettings
 
     bounds = {
         f"HANDRAIL_RESULTS_{name.upper()}": value
         for name in ("keep", "each", "total")
         if (value := getattr(args, f"results_{name}")) is not None
     }
-    settings = ServerSettings(
+    return ServerSettings(
         results=ResultBounds.from_environment({**os.environ, **bounds}),
         listen=parse_listen(args.listen),
         auth=AuthSettings(
@@ -223,6 +215,20 @@ def _run(args: argparse.Namespace) -> int:
         workspaces=workspace_options.workspace_settings(args),
         tls=workspace_options.tls_files(args),
     )
+
+
+def _run(args: argparse.Namespace) -> int:
+    from handrail.process import required_syscalls
+    from handrail.process.keeper_client.start_keeper import (
+        KeeperHandle,
+        become_private,
+        start_keeper,
+    )
+    from handrail.server.auth.tokens import build_authenticator
+    from handrail.server.recovery import upgrade_server
+    from handrail.server.recovery.state_dir import StateDir, claim, inherit, last_listen
+
+    settings = _settings(args)
     for given in (args.ws_token_file, args.ws_shared_secret_file, args.tls_key):
         if given is not None:
             private_places.add(given)
