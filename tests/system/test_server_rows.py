@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,15 @@ def text(rig: Rig, name: str, wanted: bytes = b"\n") -> bytes:
 
 def listed(rig: Rig) -> dict[str, dict[str, Any]]:
     return {one["processId"]: one for one in rig.call("process/list")["processes"]}
+
+
+def hangs(url: str) -> bool:
+    """Whether the server takes no request for a second."""
+    try:
+        urllib.request.urlopen(url.replace("ws://", "http://") + "/readyz", timeout=1).close()
+    except TimeoutError:
+        return True
+    return False
 
 
 def keeper_of(rig: Rig) -> int:
@@ -364,6 +374,7 @@ def test_a_server_that_hangs_is_fenced(tmp_path: Path) -> None:
     """Not stopped, but its loop stands still."""
     with rigged(tmp_path / "state", faults="output.numbered:delay=600@2") as rig:
         one = flooding(rig, 2 * MIB)
+        eventually(lambda: hangs(rig.url))  # until then it would keep its lease
         old = rig.server
         assert old is not None
         rig.start_server()
