@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, tree
 from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
-from handrail.keeper.limits import cgroups, tree_watcher
+from handrail.keeper.limits import cgroups, group_spawn, tree_watcher
 from handrail.keeper.proc_children import orphans_path
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
@@ -64,6 +64,8 @@ class Children:
         self.poll = poll
         self.limits = spawn.Limits()
         self.groups = cgroups.Cgroups()
+        if self.groups.everyone:
+            group_spawn.make_ready()
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.endings = Deadlines(self.signal_ending)
         self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)

@@ -1,6 +1,7 @@
 """Start a child that needs something before it executes its program.
 
-Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  So this
+Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  Where a
+small program cannot do it instead (``limits/group_spawn.py``, ``seccomp/spawn.py``), the
 child is forked, sets them on itself and then executes its program: there is no moment in which
 the program runs without them, and the process that starts it is never under them.  It costs one or
 two milliseconds more, which only those children pay.  A fork is safe here: the other thread of the
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-_EINVAL, _ENOMEM = 22, 12
+EINVAL, _ENOMEM = 22, 12
 
 
 class Before:
@@ -80,7 +81,7 @@ def start(
         if listener >= 0:
             os.close(listener)
         os.waitpid(pid, 0)
-        number = int(said or _EINVAL)
+        number = int(said or EINVAL)
         raise OSError(number, os.strerror(number))
     return pid, listener
 
@@ -137,7 +138,7 @@ def _become(
         number = _ENOMEM  # less address space than this step itself needs
     finally:
         try:
-            tell.send(b"%d" % (number or _EINVAL))
+            tell.send(b"%d" % (number or EINVAL))
         finally:
             os._exit(127)
 

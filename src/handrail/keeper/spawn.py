@@ -20,6 +20,7 @@ import struct
 
 from handrail import terminal_size
 from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, waiting_stub
+from handrail.keeper.limits import group_spawn
 from handrail.keeper.limits.rlimits import of_process
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 
@@ -124,8 +125,8 @@ def start(
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
     the program by which its calls are announced (``seccomp/spawn.py``).
-    ``doors`` are the files by which it enters its cgroups; ``fork.py`` starts those that have
-    some, or limits of their own.
+    ``doors`` are the files by which it enters its cgroups (``limits/group_spawn.py``);
+    ``fork.py`` starts those that have limits of their own.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
@@ -192,7 +193,7 @@ def start(
         beyond = 0 <= limits.files[0] <= highest + _SPARE
         thread = _thread() if beyond or highest >= MANY else None
         try:
-            if doors or own_limits or (beyond and thread is None):
+            if own_limits or (beyond and thread is None):
                 pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
             else:
                 starter = _Starter(before, limits, thread)
@@ -239,6 +240,8 @@ def _spawn(
     starter: _Starter,
 ) -> tuple[int, int]:
     """Start without a fork of the interpreter."""
+    if before.doors:
+        return group_spawn.start(program, argv, env, actions, _ALL_SIGNALS, before, starter)
     if not before.code:
         return starter(program, argv, env, actions, _ALL_SIGNALS), -1
     if argv[0] != program or not seccomp_spawn.startable():

@@ -86,7 +86,7 @@ def test_a_program_that_is_none_fails_the_spawn(server: Peer) -> None:
 
 
 def test_a_program_that_is_not_there_is_told(server: Peer) -> None:
-    """By the exit code, or by a failed spawn where the child is forked to enter a group."""
+    """By the exit code, or by a failed spawn where the child enters a group."""
     with program() as passed:
         server.say_spawn(["/no/such/program"], passed=passed)
     try:

@@ -20,8 +20,9 @@ from handrail.sandbox.syscalls import seccomp_filter
 CODE = seccomp_filter.announcing("x86_64", watch=False)
 
 
-def test_parts_lie_where_the_head_says() -> None:
-    program = seccomp_stub.elf(CODE, 77)
+@pytest.mark.parametrize("doors", [0, 2])
+def test_parts_lie_where_the_head_says(doors: int) -> None:
+    program = seccomp_stub.elf(CODE, 77, doors=doors)
     assert program[:4] == b"\x7fELF"
     entry, table = struct.unpack_from("<QQ", program, 24)
     size, count = struct.unpack_from("<HH", program, 54)

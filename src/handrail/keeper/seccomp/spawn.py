@@ -31,8 +31,8 @@ _MFD_EXEC = 0x10  # since Linux 6.3
 _EINVAL = 22
 #: Whether it can be used, once known.
 _startable: list[bool] = []
-#: Preludes by filter and number; a plan has the same number each time.
-_preludes: dict[tuple[bytes, int], int] = {}
+#: Preludes by filter, number and groups; a plan has the same number each time.
+_preludes: dict[tuple[bytes, int, int], int] = {}
 _MOST_PRELUDES = 16
 
 
@@ -82,7 +82,7 @@ def start(
         # Above every number that the child is given, and known to its prelude.
         number = 1 + max((one[2] if len(one) == 3 else one[1] for one in actions), default=2)
         above = fcntl.fcntl(tell.fileno(), fcntl.F_DUPFD_CLOEXEC, number + 1)
-        prelude = _made(code, number, tag) if tag else _prelude(code, number)
+        prelude = _made(code, number, tag) if tag else prelude_of(code, number)
         actions = (*actions, (os.POSIX_SPAWN_DUP2, above, number))
         if starter is not None:
             pid = starter(prelude, argv, env, actions, signals)
@@ -122,23 +122,24 @@ def receive(line: _socket.socket) -> tuple[bytes, int]:
     return said, -1  # it has ended, or no descriptor was free for it
 
 
-def _prelude(code: bytes, number: int) -> int:
-    """An fd of the program without a tag, kept for the next child."""
-    fd = _preludes.get((code, number), -1)
+def prelude_of(code: bytes, number: int, doors: int = 0) -> int:
+    """An fd of the program without a tag, kept for the next child; raises OSError."""
+    which = code, number, doors
+    fd = _preludes.get(which, -1)
     if fd >= 0:
         return fd
     while len(_preludes) >= _MOST_PRELUDES:
         os.close(_preludes.pop(next(iter(_preludes))))
-    fd = _preludes[code, number] = _made(code, number, 0)
+    fd = _preludes[which] = _made(code, number, 0, doors)
     return fd
 
 
-def _made(code: bytes, number: int, tag: int) -> int:
+def _made(code: bytes, number: int, tag: int, doors: int = 0) -> int:
     """A new fd of the program, above all fds that a child is given."""
     made = executable("handrail-prelude")
     try:
-        os.write(made, seccomp_stub.elf(code, number, tag))
-        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1)
+        os.write(made, seccomp_stub.elf(code, number, tag, doors))
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1 + doors)
     finally:
         os.close(made)
 
