@@ -54,6 +54,42 @@ def test_groups_of_another_pid_namespace_are_not_removed(tmp_path: Path) -> None
     assert set(os.listdir(tmp_path)) == left
 
 
+@pytest.mark.parametrize(
+    ("features", "options", "fast"),
+    [
+        ("nsdelegate\nfavordynmods\n", "rw,nsdelegate", False),
+        ("nsdelegate\nfavordynmods\n", "rw,nsdelegate,favordynmods", True),
+        ("nsdelegate\nmemory_localevents\n", "rw,nsdelegate", True),  # before Linux 6.0
+        ("", "rw", False),  # no /sys
+        ("", "rw,favordynmods", True),
+    ],
+)
+def test_the_kernel_says_whether_a_group_is_entered_at_once(
+    monkeypatch: pytest.MonkeyPatch, features: str, options: str, fast: bool
+) -> None:
+    mounts = f"25 1 0:5 / /proc rw - proc proc rw\n41 31 0:38 / /c rw - cgroup2 cgroup2 {options}\n"
+    said = {cgroups.FEATURES: features, "/proc/self/mountinfo": mounts}
+    monkeypatch.setattr(cgroups, "_read", lambda path: said[path].encode())
+    assert cgroups._is_fast() is fast
+
+
+def test_only_limits_need_a_group_unless_all_are_to_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether a group is fast to enter or not, and however long the test of it took."""
+    monkeypatch.delenv(cgroups.CHOICE, raising=False)
+    for fast in (False, True):
+        monkeypatch.setattr(cgroups, "_is_fast", lambda fast=fast: fast)
+        made = Cgroups()
+        assert made.rung == b"walk"
+        assert made.prepare(1, {}) == []
+        made.close()
+    monkeypatch.setenv(cgroups.CHOICE, "cgroup")
+    made = Cgroups()
+    assert made.everyone is (made.kills is not None)
+    made.close()
+
+
 def test_a_choice_overrides_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cgroups.CHOICE, "walk")
     made = Cgroups()

@@ -118,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "cgroup", "walk"),
         default="auto",
         help="how process trees are found and ended: by a control group for each process, by a"
-        " walk over /proc, or as a test at the start finds best (default: %(default)s)",
+        " walk over /proc, or by a group only where limits need one (default: %(default)s)",
     )
     add(
         "--log-level",

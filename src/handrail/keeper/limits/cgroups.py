@@ -1,13 +1,13 @@
 """Control groups, one for each child, so that a kill reaches all of its descendants.
 
-The child steps into its group before it becomes the program (``fork.py``), so that nothing of
-the program is ever outside.  ``cgroup.kill`` then ends all processes in it in one write, daemons
+The child steps into its group before it becomes the program (``group_spawn.py``), so that nothing
+of the program is ever outside.  ``cgroup.kill`` then ends all processes in it in one write, daemons
 that changed session, parent and environment included.
 
 What the machine offers is found by doing it once (``__init__``).  Version 2 is needed for
 killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
-system has them there.  Where a step into a group is slow, only children whose limits need a
-group get one (docs/decisions/0007).
+system has them there.  A child whose limits need a group gets one; all get one only if that is
+asked for, since a start in a group takes a fifth more time at best (docs/decisions/0007).
 
 Children of one workspace of the server have a group around theirs (``of-NAME``), whose limits hold
 for all of them together.  It is made with the first of them and goes with the last.
@@ -16,14 +16,14 @@ for all of them together.  It is made with the first of them and goes with the l
 from __future__ import annotations
 
 import os
-import time
 
 from handrail.keeper import fork
 from handrail.keeper.limits import tree_watcher
 
-#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for all processes first; a
-#: fork is in it.
-SLOW_SECONDS = 0.003
+#: The option of a mount whose groups can be entered at once, and where the kernel tells whether it
+#: knows it.
+FAST = "favordynmods"
+FEATURES = "/sys/kernel/cgroup/features"
 #: Among the limits of a child: the number of the workspace that it is in, and what all children of
 #: that may use together, in bytes and in thousandths of a processor.
 GROUP, GROUP_MEMORY, GROUP_CPUS = b"of", b"of-memory", b"of-cpus"
@@ -31,7 +31,7 @@ _AROUND = "of-"
 #: Marks a wait status: the kernel ended a process of this child for want of memory.
 OUT_OF_MEMORY = 0x10000
 
-#: In our environment: ``cgroup`` for every child, ``walk`` for none; else as the probe finds.
+#: In our environment: ``cgroup`` for every child, ``walk`` for none; else where limits need one.
 CHOICE = "HANDRAIL_TREES"
 
 
@@ -92,20 +92,21 @@ class Cgroups:
         if choice == "walk":
             return
         places = _places()
-        unified, spent = _usable(places.get("", ""), unified=True)
+        unified = _usable(places.get("", ""), unified=True)
         if unified is not None:
             self.kills = unified
-            self.everyone = choice == "cgroup" or spent < SLOW_SECONDS
+            self.everyone = choice == "cgroup"
             _delegate(unified)
         for name in ("memory", "pids"):
             controllers = _read(f"{unified.base}/cgroup.controllers") if unified else b""
             if unified is not None and name.encode() in controllers.split():
                 self.limits[name.encode()] = unified
             else:
-                older, _ = _usable(places.get(name, ""), unified=False)
+                older = _usable(places.get(name, ""), unified=False)
                 if older is not None:
                     self.limits[name.encode()] = older
-        self._share(places, unified, forced=choice == "cgroup")
+        if choice == "cgroup" or _is_fast():
+            self._share(places, unified, forced=choice == "cgroup")
         for place in self._places():
             _sweep(os.path.dirname(place.base))
             self._find(place)
@@ -113,18 +114,18 @@ class Cgroups:
     def _share(self, places: dict[str, str], unified: Hierarchy | None, *, forced: bool) -> None:
         """Find whether workspaces can have limits.
 
-        In version 2 that is the step into a group which children take anyway.  The older
-        hierarchies are another one each, 1 ms, so they are used only if groups are asked for.
+        In version 2 that is one step into a group.  The older hierarchies are another one each,
+        1 ms, so they are used only if groups are asked for.
         """
         memory = self.limits.get(b"memory")
-        if memory is None or not self.everyone:
+        if memory is None or self.kills is None:
             return
         controllers = _read(f"{unified.base}/cgroup.controllers").split() if unified else ()
         cpus: Hierarchy | None = None
         if b"cpu" in controllers and memory is unified:
             cpus = unified
         elif forced:
-            cpus, _ = _usable(places.get("cpu", ""), unified=False)
+            cpus = _usable(places.get("cpu", ""), unified=False)
         if cpus is not None:
             self.shared = {b"memory": memory, b"cpus": cpus}
 
@@ -151,10 +152,10 @@ class Cgroups:
     def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
         """Make the groups of a new child; returns the files by which it enters them."""
         needed = limits.keys() & self.limits.keys() if limits else ()
-        if not needed and not self.everyone:
+        shared = _shared(limits) if limits and self.shared else {}
+        if not needed and not shared and not self.everyone:
             return []
         places = [self.kills] if self.kills is not None else []
-        shared = _shared(limits) if limits and self.shared else {}
         for place in (*map(self.limits.__getitem__, needed), *map(self.shared.get, shared)):
             if place is not None and place not in places:
                 places.append(place)
@@ -310,24 +311,38 @@ def _places() -> dict[str, str]:
     return found
 
 
-def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
-    """Try to make a group, let a process enter it, and remove it; says how long that took."""
+def _usable(own: str, *, unified: bool) -> Hierarchy | None:
+    """Try to make a group, let a process enter it, and remove it."""
     if not own:
-        return None, 0.0
+        return None
     place = Hierarchy(own, unified=unified)
-    good, spent = False, 0.0
+    good = False
     try:
-        door = place.make(0)
-        began = time.monotonic()
-        good = fork.try_door(door)
-        spent = time.monotonic() - began
+        good = fork.try_door(place.make(0))
         good = good and (not unified or os.path.exists(f"{place.path(0)}/cgroup.kill"))
     except OSError:
         pass  # not writable here: no groups
     # Made again with the first group; what one leaves that is killed is for _sweep().
     good = place.remove(0) and good
     _remove_empty(place.base)
-    return (place if good else None), spent
+    return place if good else None
+
+
+def _is_fast() -> bool:
+    """Whether a process enters a group of version 2 in microseconds, at any time.
+
+    Since Linux 6.0 it first waits until every processor has come by, 6 to 17 ms, unless another
+    has entered one just before or version 2 is mounted with an option.  A kernel that does not
+    know the option never waits.
+    """
+    features = _read(FEATURES).split()
+    if features and FAST.encode() not in features:
+        return True
+    for line in _read("/proc/self/mountinfo").decode("utf-8", "surrogateescape").splitlines():
+        kind, _, options = line.partition(" - ")[2].split(" ", 2)
+        if kind == "cgroup2" and FAST in options.split(","):
+            return True
+    return False
 
 
 def _delegate(place: Hierarchy) -> None:
