@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from handrail.filesystem import syscalls
+from handrail.filesystem import at_once, syscalls
 from handrail.filesystem.directories import DIRECTORY_LIMIT
 from handrail.filesystem.local import (
     DirectoryEntry,
     canonicalize,
     create_directory,
     get_metadata,
-    metadata_at_once,
     read_directory,
     read_file,
     remove,
@@ -74,11 +73,11 @@ def test_metadata_in_memory_is_answered_at_once() -> None:
         file.write(b"12345")
         file.flush()
         os.stat(file.name)
-        found = metadata_at_once(file.name.encode())
+        found = at_once.get_metadata(file.name.encode())
         assert (found.is_file, found.size) == (True, 5)
         assert found == get_metadata(file.name.encode())
     with pytest.raises(BlockingIOError):
-        metadata_at_once(b"/proc/self/status")  # no device, and not in memory
+        at_once.get_metadata(b"/proc/self/status")  # no device, and not in memory
 
 
 def test_metadata_knows_the_birth(tree: Path) -> None:

@@ -104,32 +104,6 @@ def _status(fd: int) -> tuple[int, int, int, int, int]:
     return found.st_mode, found.st_size, 0, modified, os.major(found.st_dev)
 
 
-def metadata_at_once(path: NativePath) -> Metadata:
-    """Version of `get_metadata` for the event loop: from memory alone, else BlockingIOError.
-
-    Only if no link is on the way and the file system is on a device of this machine, or a tmpfs.
-    """
-    raw = native(path)
-    rules = syscalls.RESOLVE_CACHED | syscalls.RESOLVE_NO_SYMLINKS
-    if not syscalls.supports(rules):
-        raise BlockingIOError
-    try:
-        fd = syscalls.openat2(syscalls.AT_FDCWD, raw, os.O_PATH, 0, rules)
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            with os_errors(raw):
-                raise
-        raise BlockingIOError from None
-    try:
-        found = syscalls.statx(fd, cached=True)
-        if found is None or (found[4] == 0 and not syscalls.is_tmpfs(fd)):
-            raise BlockingIOError
-    finally:
-        os.close(fd)
-    mode, size, created, modified, _ = found
-    return Metadata(stat.S_ISDIR(mode), stat.S_ISREG(mode), False, size, created, modified)
-
-
 def canonicalize(path: NativePath) -> bytes:
     """The absolute path, without links and dots, of something that exists."""
     raw = native(path)

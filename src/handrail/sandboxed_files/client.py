@@ -6,6 +6,7 @@ Knows nothing of processes; the starter of the helper passes it the other end of
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from handrail.errors import FilesError
 from handrail.sandboxed_files import frames
+from handrail.sandboxed_files.frames import GREETING
 
 _STEP = 256 * 1024
 #: Longer heads are parsed in a thread by the caller.
@@ -38,12 +40,18 @@ class FileHelperClient:
     """One end of the socket, on one event loop."""
 
     def __init__(
-        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[[], None],
+        greeted: Callable[[list[int]], None] | None = None,
     ) -> None:
+        """``greeted``: gets the descriptors that come with a byte before all frames."""
         sock.setblocking(False)
         self._sock = sock
         self._loop = loop
         self._lost = lost
+        self._greeted = greeted
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         #: When each of them is given up, and the one timer for all: most calls need no timer.
@@ -154,6 +162,9 @@ class FileHelperClient:
 
     def _readable(self) -> None:
         try:
+            if self._greeted is not None:
+                self._take_greeting()
+                return
             size = self._sock.recv_into(self._buffer)
             if not size:
                 raise ConnectionResetError
@@ -163,6 +174,18 @@ class FileHelperClient:
             return
         except (OSError, frames.BrokenFrame):
             self._gone()
+
+    def _take_greeting(self) -> None:
+        """Read the byte before all frames, with what is passed; raises OSError."""
+        flags = socket.MSG_CMSG_CLOEXEC
+        said, passed, _, _ = socket.recv_fds(self._sock, len(GREETING), 2, flags)
+        if said != GREETING:
+            for fd in passed:
+                os.close(fd)
+            raise ConnectionResetError
+        greeted, self._greeted = self._greeted, None
+        if greeted is not None:
+            greeted(passed)
 
     def _answered(self, head: bytes, body: bytes) -> None:
         # `[number,...`: only the number is parsed here, the rest by the caller.

@@ -20,6 +20,8 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # missing in
 #: Listings of 50 000 names are the largest heads, one block of a file is the largest body.
 LONGEST_HEAD = 64 * 1024 * 1024
 LONGEST_BODY = 4 * 1024 * 1024
+#: What comes before all frames of a helper.
+GREETING = b"\n"
 
 
 class BrokenFrame(Exception):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import handrail
 from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.process.spec import ProcessSpec
+from handrail.sandbox.bwrap.arguments import Processes
 
 if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
@@ -44,6 +45,8 @@ class FileSandbox:
         self.key: Hashable = ("landlock", profile) if plan is None else _key(profile, plan)
         #: The names that a helper is told to refuse.
         self.refused = () if plan is None else plan.refused
+        #: Whether a helper has a ``/proc`` of its own.
+        self.has_proc = plan is not None and any(type(step) is Processes for step in plan.steps)
 
     def sandboxed(self, spec: ProcessSpec) -> ProcessSpec:
         """The spec to start instead; raises SandboxError."""

@@ -27,6 +27,7 @@ from handrail.process.spawning import spawn
 from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.frames import path_text
+from handrail.sandboxed_files.mount_view import MountView
 from handrail.sandboxed_files.plan import FileSandbox, interpreter
 from handrail.sandboxed_files.program import THREADS
 
@@ -34,6 +35,8 @@ from handrail.sandboxed_files.program import THREADS
 MOST_HELPERS = 8
 #: The fd under which a helper finds its socket, above those that a plan needs.
 SOCKET_FD = 300
+#: The fd of the program that it begins with.
+_STUB_FD = 301
 _PROGRAM = os.path.realpath(
     os.path.join(os.path.dirname(handrail.sandboxed_files.__file__), "program.py")
 )
@@ -41,9 +44,11 @@ _PROGRAM = os.path.realpath(
 GRACE = 1.0
 
 
-def helper_command() -> ProcessSpec:
+def helper_command(*, greets: bool = True) -> ProcessSpec:
     """The helper as a plain command: it contains nothing of any request."""
-    argv = (interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD))
+    argv = [interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD)]
+    if greets:
+        argv.append("greet")
     env = {name: os.environ[name] for name in ("TMPDIR", "TMP", "TEMP") if name in os.environ}
     env["PATH"] = "/usr/bin:/bin"
     return ProcessSpec(
@@ -65,6 +70,11 @@ class FileHelper:
         self._spawned: Spawned | None = None
         self._inside: SandboxHandle | None = None
         self.link: FileHelperClient | None = None
+        #: Its mounts, which this process can look at; None: not now.
+        self.view: MountView | None = None
+        #: Done when it is known whether there is one.
+        self.seen: asyncio.Future[None] = loop.create_future()
+        self._shows = False
         #: Handles the client has open in this helper.
         self.handles: set[str] = set()
         self.words = ""
@@ -73,14 +83,27 @@ class FileHelper:
         self._gone = asyncio.Event()
         self._told: set[asyncio.Task[None]] = set()
 
-    async def start(self, spec: ProcessSpec, refused: tuple[bytes, ...]) -> bool:
+    async def start(
+        self,
+        spec: ProcessSpec,
+        refused: tuple[bytes, ...],
+        *,
+        shows: bool = False,
+        begun: ProcessSpec | None = None,
+    ) -> bool:
         """Start it and wait until it answers; False when its sandbox was not set up.
 
         Then nothing of it is left, and ``words`` says why.  It never makes a name of ``refused``.
-        Raises FilesError.
+        ``shows``: its mounts are all that keeps it from reading.  ``begun``: the command that
+        the stub in the sandbox becomes, else there is none.  Raises FilesError.
         """
+        self._shows = shows
         ours, theirs = socket.socketpair()
+        program = -1
         try:
+            if begun is not None:
+                program = _stub()
+                spec = _with_stub(spec, begun, program)
             self._inside = inside = spec.running_sandbox
             self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()))
         except BaseException:
@@ -88,11 +111,13 @@ class FileHelper:
             raise
         finally:
             theirs.close()
+            if program >= 0:
+                os.close(program)
         stdout, self._stderr = self._spawned.fds
         os.close(stdout)
         os.close(self._spawned.pidfd)
         self._launcher.watch(self._spawned.child, self._exited)
-        self.link = FileHelperClient(ours, self._loop, self._hung_up)
+        self.link = FileHelperClient(ours, self._loop, self._hung_up, self._greeted)
         if inside is not None and not await inside.set_up(self._loop):
             await self._end()
             return False
@@ -106,6 +131,23 @@ class FileHelper:
                 + (self.words or "it gave no reason")
             ) from None
         return True
+
+    def _greeted(self, passed: list[int]) -> None:
+        """Look at its mounts from now on, if that is all there is to it."""
+        if self._shows and not self.seen.done():
+            self.view = MountView.of(passed)
+        else:
+            for fd in passed:
+                os.close(fd)
+        self._look_away(keep=True)
+
+    def _look_away(self, *, keep: bool = False) -> None:
+        """Have its mounts be used no more, or as they are known now."""
+        if self.view is not None and not keep:
+            self.view.close()
+            self.view = None
+        if not self.seen.done():
+            self.seen.set_result(None)
 
     async def _end(self) -> None:
         """See it gone, with what it said; it may hang rather than have ended."""
@@ -157,6 +199,7 @@ class FileHelper:
 
     def close(self) -> None:
         """Hang up, and end it if it does not exit by itself."""
+        self._look_away()
         if self.link is not None:
             self.link.close()
         self._close_stderr()
@@ -164,6 +207,7 @@ class FileHelper:
 
     def _hung_up(self) -> None:
         """Wait until the helper exits after the hang-up, and kill it if it does not."""
+        self._look_away()
         if self._spawned is not None and self._timer is None:
             self._ending.add(self)
             self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
@@ -177,6 +221,7 @@ class FileHelper:
     def lost(self) -> None:
         """Give the helper up: its keeper is gone, and with it the helper, now or soon."""
         self._spawned = None
+        self._look_away()
         if self._timer is not None:
             self._timer.cancel()
         self._close_stderr()
@@ -210,6 +255,8 @@ class FileHelpers:
         self._loop = loop
         self._ending = ending
         self._helpers: OrderedDict[Hashable, asyncio.Task[FileHelper]] = OrderedDict()
+        #: Those that have begun, by plan: they show their mounts before they answer.
+        self._begun: dict[Hashable, FileHelper] = {}
         self._handles: dict[str, FileHelper] = {}
         self._closed = False
 
@@ -221,8 +268,33 @@ class FileHelpers:
         """Which helper has which of the client's handles."""
         return self._handles
 
+    async def view(self, sandbox: FileSandbox) -> MountView | None:
+        """The mounts of this plan's helper, which is started if need be; None: ask the helper."""
+        view = self.known_view(sandbox)
+        if view is None:
+            task = self._task(sandbox)
+            while not task.done():
+                begun = self._begun[sandbox.key]  # a second try has another
+                if begun.seen.done():
+                    break
+                await asyncio.wait({task, begun.seen}, return_when=asyncio.FIRST_COMPLETED)
+            view = self.known_view(sandbox)
+        return view
+
+    def known_view(self, sandbox: FileSandbox) -> MountView | None:
+        """The same if it is there already."""
+        begun = self._begun.get(sandbox.key)
+        if begun is None or begun.view is None:
+            return None
+        self._helpers.move_to_end(sandbox.key)
+        return begun.view
+
     async def get(self, sandbox: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
+        task = self._task(sandbox)
+        return task.result() if task.done() else await asyncio.shield(task)
+
+    def _task(self, sandbox: FileSandbox) -> asyncio.Task[FileHelper]:
         key = sandbox.key
         task = self._helpers.get(key)
         if task is None or (task.done() and not _usable(task)):
@@ -231,24 +303,32 @@ class FileHelpers:
             if task is not None:
                 self._drop(key)
             self._make_room()
-            task = self._loop.create_task(self._start(sandbox))
+            first = self._begun[key] = FileHelper(self._launcher, self._loop, self._ending)
+            task = self._loop.create_task(self._start(sandbox, first))
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
-        return task.result() if task.done() else await asyncio.shield(task)
+        return task
 
-    async def _start(self, sandbox: FileSandbox) -> FileHelper:
-        spec = sandbox.sandboxed(helper_command())
+    async def _start(self, sandbox: FileSandbox, helper: FileHelper) -> FileHelper:
+        # Without a plan it is Landlock that restricts, and only the helper itself.
+        shows = sandbox.plan is not None
+        stubbed = sandbox.has_proc and _has_stub()
+        command = helper_command(greets=not stubbed)
+        spec = sandbox.sandboxed(command)
         while True:
-            helper = FileHelper(self._launcher, self._loop, self._ending)
             try:
-                stands = await helper.start(spec, sandbox.refused)
+                begun = command if stubbed else None
+                stands = await helper.start(spec, sandbox.refused, shows=shows, begun=begun)
             except BaseException:
                 helper.close()
                 raise
             if stands:
                 break
             spec = _another(spec, helper.words)
+            helper = FileHelper(self._launcher, self._loop, self._ending)
+            if sandbox.key in self._begun:
+                self._begun[sandbox.key] = helper
         if self._closed:
             helper.close()
         return helper
@@ -283,6 +363,7 @@ class FileHelpers:
 
     def _drop(self, key: Hashable) -> None:
         task = self._helpers.pop(key)
+        self._begun.pop(key, None)
         if not task.done():
             return  # it closes itself when it has started
         if not task.cancelled() and task.exception() is None:
@@ -316,6 +397,32 @@ def _heard(task: asyncio.Task[FileHelper]) -> None:
 
 def _with_socket(spec: ProcessSpec, fd: int) -> ProcessSpec:
     return replace(spec, passed=(*spec.passed, (SOCKET_FD, fd)))
+
+
+def _with_stub(spec: ProcessSpec, command: ProcessSpec, program: int) -> ProcessSpec:
+    """The sandboxed command with this program before it, which becomes it."""
+    at = len(spec.argv) - len(command.argv)
+    argv = (*spec.argv[:at], b"/proc/self/fd/%d" % _STUB_FD, *command.argv)
+    return replace(spec, argv=argv, passed=(*spec.passed, (_STUB_FD, program)))
+
+
+# What the stub needs is imported with the first helper.
+
+
+def _has_stub() -> bool:
+    """Whether helpers can begin with the stub on this machine."""
+    from handrail.keeper.seccomp import spawn as seccomp_spawn
+    from handrail.sandboxed_files import view_stub
+
+    return os.uname().machine in view_stub.MACHINES and seccomp_spawn.startable()
+
+
+def _stub() -> int:
+    """The program that a helper begins with; raises OSError."""
+    from handrail.sandbox.warm import programs
+    from handrail.sandboxed_files import view_stub
+
+    return programs.sealed("handrail-view", view_stub.elf(SOCKET_FD, _STUB_FD))
 
 
 def _last_words(fd: int) -> str:

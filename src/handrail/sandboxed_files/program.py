@@ -1,9 +1,12 @@
-"""The program of a sandboxed file helper: ``python -I -S program.py FD``.
+"""The program of a sandboxed file helper: ``python -I -S program.py FD [greet]``.
 
 It runs in a sandbox and answers frames on an inherited socket.  All threads wait for the socket and
 the kernel wakes one of those that wait: it reads one frame and answers it, so an answer needs no
 hand-over, and a hung call delays no other until all threads hang.  When the server closes its end,
 or is gone, the helper ends.
+
+What it passes to the server first is described in ``mount_view.py``; ``greet``: the stub of
+``view_stub.py`` has not done that.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import _socket  # the C part: the other imports what takes longer than a call
 import os
 import select
+import struct
 import sys
 import threading
 from collections import deque
@@ -104,8 +108,26 @@ class Helper:
                     view = view[os.write(self._fd, view) :]
 
 
+def _greet(fd: int) -> None:
+    """Pass root directory and mount namespace, as far as they can be opened."""
+    passed: list[int] = []
+    try:
+        passed.append(os.open("/", os.O_PATH | os.O_DIRECTORY))
+        passed.append(os.open("/proc/self/ns/mnt", os.O_RDONLY))
+    except OSError:
+        pass  # there is no /proc
+    with_them = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("2i", *passed))]
+    line = _socket.socket(fileno=fd)
+    line.sendmsg([frames.GREETING], with_them if len(passed) == 2 else [])
+    line.detach()
+    for one in passed:
+        os.close(one)
+
+
 def main(arguments: list[str]) -> None:
     """Serve the fd that is given."""
+    if arguments[1:] == ["greet"]:
+        _greet(int(arguments[0]))
     from handrail.sandboxed_files.service import FileService
 
     helper = Helper(int(arguments[0]), FileService())

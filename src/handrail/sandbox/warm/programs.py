@@ -8,7 +8,6 @@ import os
 from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD
-from handrail.sandbox.warm import copy_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +18,17 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 def stub() -> int:
     """Make the one that becomes a command: all sandboxes share it."""
-    return _sealed("handrail-stub", waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
+    return sealed("handrail-stub", waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
 
 
 def copier(copy: Copy) -> int:
     """Make the one that makes such copies of a template."""
-    return _sealed("handrail-copy", copy_program.elf(copy))
+    from handrail.sandbox.warm import copy_program  # not for a file helper
+
+    return sealed("handrail-copy", copy_program.elf(copy))
 
 
-def _sealed(name: str, text: bytes) -> int:
+def sealed(name: str, text: bytes) -> int:
     """A program that no process can change."""
     fd = seccomp_spawn.executable(name, os.MFD_ALLOW_SEALING)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail.errors import FilesError, RpcError
-from handrail.filesystem import copying, directories, local, regular_file, removal, walk
+from handrail.filesystem import at_once, copying, directories, local, regular_file, removal, walk
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.filesystem.missing_watch import MissingWatch, WatchSlot
 from handrail.filesystem.pool import DEADLINE, FilePool
@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 #: Files up to this size are read and encoded at once, larger ones are sent in pieces.
 WHOLE = 8 * 1024 * 1024
+#: Files up to this size are read on the event loop, if they are in memory.
+SMALL = 64 * 1024
 #: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
 PIECE = 384 * 1024
 
@@ -135,9 +137,20 @@ def default(value: bool | None, otherwise: bool) -> bool:
     return otherwise if value is None else value
 
 
-async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
-    follow = default(params.follow_symlinks, True)
-    return await run(conn, _read_file, native_path(params.path), follow, discard=_drop_result)
+def read_file(conn: Connection, params: LinkParams) -> Any:
+    path = native_path(params.path)
+    try:
+        return content_result(at_once.read_file(path, SMALL))  # as in ``get_metadata``
+    except BlockingIOError:
+        follow = default(params.follow_symlinks, True)
+        return run(conn, _read_file, path, follow, discard=_drop_result)
+    except FilesError as error:
+        raise rpc_error(error) from None
+
+
+def content_result(data: bytes) -> Parts:
+    """Encode the whole content of a file."""
+    return Parts([b'{"dataBase64":"', codec.encode_base64(data), b'"}'])
 
 
 def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
@@ -192,7 +205,7 @@ def get_metadata(conn: Connection, params: LinkParams) -> Any:
     path = native_path(params.path)
     try:
         # A file in the page cache is answered on the loop: a thread costs more than the answer.
-        return metadata_result(local.metadata_at_once(path))
+        return metadata_result(at_once.get_metadata(path))
     except BlockingIOError:
         return _metadata_later(conn, path, default(params.follow_symlinks, True))
     except FilesError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import marshal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from handrail import private_places
@@ -32,6 +33,7 @@ from handrail.protocol.filesystem import (
 from handrail.sandboxed_files import content
 from handrail.sandboxed_files.client import SMALL_HEAD, Reply
 from handrail.sandboxed_files.frames import path_bytes, path_text
+from handrail.sandboxed_files.mount_view import MountView
 from handrail.sandboxed_files.plan import FileSandbox, restricts_files
 from handrail.sandboxed_files.pool import FileHelper
 from handrail.server.methods import file_trees, file_watches, files_sandboxed_handles
@@ -45,17 +47,31 @@ if TYPE_CHECKING:
 
 Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
+#: Answers by the mounts of a helper, or raises BlockingIOError.
+AtOnce = Callable[[MountView, Any], Any]
 
 #: The longest `sandbox` member that is remembered, as bytes.
 _LONGEST_WORDS = 16 * 1024
 
 
-def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Plain:
+def _either(
+    plain_handler: Plain, inside: Inside, *, writes: bool = False, at_once: AtOnce | None = None
+) -> Plain:
     """The handler that looks at the profile first; ``writes``: whether it changes anything."""
 
     def handler(conn: Connection, params: Any) -> Any:
         if params.sandbox is None:
             return plain_handler(conn, params)
+        if at_once is not None:
+            known, _ = _recent(conn, params.sandbox)
+            view = None if known is None else conn.files.helpers.known_view(known)
+            try:
+                if view is not None:
+                    return at_once(view, params)
+            except BlockingIOError:
+                pass
+            except FilesError as error:
+                raise rpc_error(error) from None
         changes = writes or getattr(params, "mode", "read") != "read"
 
         async def sandboxed() -> Any:
@@ -64,9 +80,14 @@ def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Pl
                 if sandbox is None:
                     done = plain_handler(conn, params)
                     return await done if isinstance(done, Awaitable) else done
-                helper = await conn.files.helpers.get(sandbox)
-                if not changes:
-                    conn.calls.answer_is_near()
+                helpers = conn.files.helpers
+                if at_once is not None:
+                    view = await helpers.view(sandbox)
+                    with suppress(BlockingIOError):
+                        if view is not None:
+                            return at_once(view, params)
+                helper = await helpers.get(sandbox)
+                conn.calls.answer_is_near()
                 return await inside(conn, helper, params)
             except FilesError as error:
                 raise rpc_error(error) from None
@@ -86,25 +107,46 @@ async def _file_sandbox(
     """The sandbox of a call; None when its profile restricts no file."""
     from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
 
-    server, session = conn.server, conn.session
+    server, session, words = conn.server, conn.session, None
     assert session is not None  # noqa: S101 (checked with the handshake)
-    check_private_tmp(session, given)
-    words = None
-    if not writes:
-        said = marshal.dumps(given, 2)  # of equal bytes for equal members alone
-        words = said, private_places.revision()
-        recent = server.file_sandboxes.recent(words)
+    if writes:
+        check_private_tmp(session, given)
+    else:
+        recent, words = _recent(conn, given)
         if recent is not None:
             return recent
-        words = words if len(said) <= _LONGEST_WORDS else None
     profile = profile_of(server.sandbox, given, b"/")
     if not restricts_files(profile):
         return None
     return await server.file_sandboxes.find(server.pool, profile, writes=writes, words=words)
 
 
+def _recent(conn: Connection, given: dict[str, Any]) -> tuple[FileSandbox | None, Hashable]:
+    """The sandbox of a call that changes nothing, if it is known; by what it is known then."""
+    from handrail.server.methods.process_sandbox import check_private_tmp
+
+    assert conn.session is not None  # noqa: S101 (checked with the handshake)
+    check_private_tmp(conn.session, given)
+    said = marshal.dumps(given, 2)  # of equal bytes for equal members alone
+    words = said, private_places.revision()
+    known = conn.server.file_sandboxes.recent(words)
+    return known, words if len(said) <= _LONGEST_WORDS else None
+
+
 def _text(uri: str) -> str:
     return path_text(native_path(uri))
+
+
+def _metadata_at_once(view: MountView, params: LinkParams) -> MetadataResult:
+    return plain.metadata_result(view.get_metadata(native_path(params.path)))
+
+
+def _canonical_at_once(view: MountView, params: PathParams) -> PathResult:
+    return PathResult(path=path_uri.to_uri(view.canonicalize(native_path(params.path))))
+
+
+def _read_at_once(view: MountView, params: LinkParams) -> Parts:
+    return plain.content_result(view.read_file(native_path(params.path), plain.SMALL))
 
 
 async def _get_metadata(conn: Connection, helper: FileHelper, params: LinkParams) -> MetadataResult:
@@ -221,11 +263,11 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
 
 
 FILE_HANDLERS: dict[str, Plain] = {
-    "fs/readFile": _either(plain.read_file, _read_file),
+    "fs/readFile": _either(plain.read_file, _read_file, at_once=_read_at_once),
     "fs/writeFile": _either(plain.write_file, _write_file, writes=True),
     "fs/createDirectory": _either(plain.create_directory, _create_directory, writes=True),
-    "fs/getMetadata": _either(plain.get_metadata, _get_metadata),
-    "fs/canonicalize": _either(plain.canonicalize, _canonicalize),
+    "fs/getMetadata": _either(plain.get_metadata, _get_metadata, at_once=_metadata_at_once),
+    "fs/canonicalize": _either(plain.canonicalize, _canonicalize, at_once=_canonical_at_once),
     "fs/readDirectory": _either(plain.read_directory, _read_directory),
     "fs/walk": _either(plain.walk_tree, _walk_tree),
     "fs/remove": _either(plain.remove, _remove, writes=True),
