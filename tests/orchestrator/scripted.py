@@ -21,6 +21,7 @@ from handrail.orchestrator.call import Call
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Settings
 from handrail.sandbox.profile import Intent
+from handrail.sandboxed_files.mount_view import MountView
 from handrail.sandboxed_files.pool import FileHelper
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -72,6 +73,12 @@ class ScriptedExecutor(LocalExecutor):
     async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
         self.file_intents[intent] = None
         return await super().file_helper(pool, intent, writes=writes)
+
+    async def file_view(
+        self, pool: FilePool, intent: Intent
+    ) -> tuple[MountView | None, FileHelper | None]:
+        self.file_intents[intent] = None
+        return await super().file_view(pool, intent)
 
     async def spawn(self, request: SpawnRequest) -> Any:
         self.requests.append(request)

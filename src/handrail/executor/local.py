@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
     from handrail.network.managed.process import ManagedProcess
     from handrail.sandbox.profile import Intent
+    from handrail.sandboxed_files.mount_view import MountView
     from handrail.sandboxed_files.pool import FileHelper
 
 T = TypeVar("T")
@@ -324,13 +325,23 @@ class LocalExecutor(Executor):
 
     async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
         """The process that does file calls under an intent; raises HandrailError."""
+        launcher = await self._keeper()
+        return await self._own_sandbox().file_helper(launcher, pool, intent, writes=writes)
+
+    async def file_view(
+        self, pool: FilePool, intent: Intent
+    ) -> tuple[MountView | None, FileHelper | None]:
+        """The mounts of the process that reads under an intent; raises HandrailError."""
+        return await self._own_sandbox().file_view(await self._keeper(), pool, intent)
+
+    async def _keeper(self) -> Launcher:
         launcher = self._launcher
         if launcher is None or self._loop is not asyncio.get_running_loop():
             await asyncio.shield(self._task(self._begin()))
             launcher = self._launcher
         if launcher is None:
             raise KeeperLost("the keeper ended just now; try again")
-        return await self._own_sandbox().file_helper(launcher, pool, intent, writes=writes)
+        return launcher
 
     async def release_helpers(self, used: Collection[FileHelper]) -> None:
         """End those file helpers that do nothing now."""

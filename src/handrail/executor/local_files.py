@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -22,9 +23,13 @@ from handrail.sandboxed_files import content
 if TYPE_CHECKING:
     from handrail.executor.trees.base import Trees
     from handrail.filesystem.trees.loop_watch import Watch
+    from handrail.sandboxed_files.mount_view import MountView
     from handrail.sandboxed_files.pool import FileHelper
 
 T = TypeVar("T")
+
+#: Files up to this size are read on the event loop, if they are in memory.
+_SMALL = 64 * 1024
 
 
 class HelperSource(Protocol):
@@ -32,6 +37,11 @@ class HelperSource(Protocol):
 
     async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
         """The helper for an intent; raises HandrailError."""
+
+    async def file_view(
+        self, pool: FilePool, intent: Intent
+    ) -> tuple[MountView | None, FileHelper | None]:
+        """The mounts of the one that reads, and that helper; raises HandrailError."""
 
     async def release_helpers(self, used: Collection[FileHelper]) -> None:
         """End those that do nothing now; returns when they are gone."""
@@ -170,6 +180,20 @@ def anchored(path: str) -> str:
     return os.path.join(os.path.realpath(top), rest) if rest and os.path.islink(top) else path
 
 
+@contextlib.contextmanager
+def _preparing(path: str) -> Iterator[None]:
+    """Say of which call an error is; raises FilesError."""
+    if not path.startswith("/"):
+        text = f"{path!r} is not absolute; give the whole path"
+        raise FilesError(text, kind="invalid_input", path=path)
+    try:
+        yield
+    except FilesError:
+        raise
+    except HandrailError as error:
+        raise FilesError(f"failed to prepare file sandbox: {error}", path=path) from error
+
+
 class LocalSandboxedFiles(Files):
     """The files of this machine under an intent, by a helper process in that sandbox."""
 
@@ -182,17 +206,19 @@ class LocalSandboxedFiles(Files):
 
     async def helper(self, path: str, *, writes: bool) -> FileHelper:
         """The process that does a call; raises FilesError."""
-        if not path.startswith("/"):
-            text = f"{path!r} is not absolute; give the whole path"
-            raise FilesError(text, kind="invalid_input", path=path)
-        try:
-            helper = await self._helpers.file_helper(self._plain.pool, self._intent, writes=writes)
-        except FilesError:
-            raise
-        except HandrailError as error:
-            raise FilesError(f"failed to prepare file sandbox: {error}", path=path) from error
+        pool = self._plain.pool
+        with _preparing(path):
+            helper = await self._helpers.file_helper(pool, self._intent, writes=writes)
         self._used.add(helper)
         return helper
+
+    async def _view(self, path: str) -> MountView | None:
+        """The mounts that answer a call without the process; raises FilesError."""
+        with _preparing(path):
+            view, helper = await self._helpers.file_view(self._plain.pool, self._intent)
+        if helper is not None:
+            self._used.add(helper)
+        return view
 
     async def _do(self, op: str, path: str, *arguments: Any, writes: bool = False) -> Any:
         helper = await self.helper(path, writes=writes)
@@ -202,6 +228,13 @@ class LocalSandboxedFiles(Files):
         return reply.result()
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        view = await self._view(path)
+        with contextlib.suppress(BlockingIOError):
+            if view is not None:
+                data = view.read_file(os.fsencode(path), _SMALL)
+                if progress is not None:
+                    progress(len(data), len(data))
+                return data
         helper = await self.helper(path, writes=False)
         self._polling.answer_is_near()
         found = await content.read(helper, path)
@@ -228,9 +261,17 @@ class LocalSandboxedFiles(Files):
         return sorted((FileEntry(*row) for row in rows), key=lambda entry: entry.name)
 
     async def metadata(self, path: str) -> FileMetadata:
+        view = await self._view(path)
+        with contextlib.suppress(BlockingIOError):
+            if view is not None:
+                return FileMetadata(*view.get_metadata(os.fsencode(path)))
         return FileMetadata(*await self._do("metadata", path, True))
 
     async def canonical(self, path: str) -> str:
+        view = await self._view(path)
+        with contextlib.suppress(BlockingIOError):
+            if view is not None:
+                return os.fsdecode(view.canonicalize(os.fsencode(path)))
         found: str = await self._do("canonicalize", path)
         return found
 

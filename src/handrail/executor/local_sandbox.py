@@ -25,7 +25,8 @@ from handrail.sandbox.choose_sandbox import Sandbox
 from handrail.sandbox.loopback import LoopbackNetworks
 from handrail.sandbox.profile import Intent, Profile
 from handrail.sandbox.sandboxed_command import NO_SANDBOX
-from handrail.sandboxed_files.plan import FileSandboxes
+from handrail.sandboxed_files.mount_view import MountView
+from handrail.sandboxed_files.plan import FileSandbox, FileSandboxes
 from handrail.sandboxed_files.pool import FileHelper, FileHelpers
 
 if TYPE_CHECKING:
@@ -98,14 +99,29 @@ class LocalSandbox:
         self, launcher: Launcher, pool: FilePool, intent: Intent, *, writes: bool
     ) -> FileHelper:
         """The file helper for an intent; raises SandboxError, FilesError, SpawnFailed."""
+        found = await self._file_sandbox(pool, intent, writes)
+        return await self._file_helpers(launcher).get(found)
+
+    async def file_view(
+        self, launcher: Launcher, pool: FilePool, intent: Intent
+    ) -> tuple[MountView | None, FileHelper | None]:
+        """The mounts of the helper that reads; None: ask it.  The helper, if it has begun."""
+        found = await self._file_sandbox(pool, intent, writes=False)
+        helpers = self._file_helpers(launcher)
+        return await helpers.view(found), helpers.begun(found)
+
+    async def _file_sandbox(self, pool: FilePool, intent: Intent, writes: bool) -> FileSandbox:
         words = None if writes else (intent, private_places.revision())
         found = None if words is None else self._file_sandboxes.recent(words)
         if found is None:
             profile = self._sandbox.resolve(intent, b"/")
             found = await self._file_sandboxes.find(pool, profile, writes=writes, words=words)
+        return found
+
+    def _file_helpers(self, launcher: Launcher) -> FileHelpers:
         if self._helpers is None:
             self._helpers = FileHelpers(launcher, asyncio.get_running_loop(), self._ending)
-        return await self._helpers.get(found)
+        return self._helpers
 
     async def release_helpers(self, used: Collection[FileHelper]) -> None:
         """End those file helpers that do nothing now."""

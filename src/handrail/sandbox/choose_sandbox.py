@@ -131,13 +131,14 @@ class Sandbox:
             except Exchanged as moved:
                 tries.failed(moved)
 
-    def prepare(self, profile: Profile) -> Preparation | None:
+    def prepare(self, profile: Profile, *, quick: bool = False) -> Preparation | None:
         """The work for another thread before ``sandboxed``, if looking may take a while.
 
-        Raises SandboxUnavailable.
+        ``quick``: the last look did not.  Raises SandboxUnavailable.
         """
         planner = self._ready()
-        return Preparation(planner, profile) if planner.takes_long(profile) else None
+        takes_long = planner.takes_long(profile, quick=quick)
+        return Preparation(planner, profile) if takes_long else None
 
     def sandboxed(
         self,

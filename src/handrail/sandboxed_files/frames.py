@@ -20,6 +20,8 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # missing in
 #: Listings of 50 000 names are the largest heads, one block of a file is the largest body.
 LONGEST_HEAD = 64 * 1024 * 1024
 LONGEST_BODY = 4 * 1024 * 1024
+#: Copied, to be sent with its head.
+_SMALL_BODY = 64 * 1024
 #: What comes before all frames of a helper.
 GREETING = b"\n"
 
@@ -32,7 +34,9 @@ def encode(head: Any, body: bytes | bytearray | memoryview = b"") -> list[bytes 
     """One frame, in pieces to be sent one after the other."""
     text = _encode(head).encode()
     first = _LENGTHS.pack(len(text), len(body)) + text
-    return [first, memoryview(body)] if body else [first]
+    if len(body) <= _SMALL_BODY:
+        return [first + body]  # a second piece would wake the other side a second time
+    return [first, memoryview(body)]
 
 
 def decode_head(head: bytes) -> Any:
@@ -68,6 +72,12 @@ class FrameReader:
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[bytes, bytes]]:
         """Head and body of every frame that ``data`` completes."""
         buffer = self._buffer
+        if not buffer and len(data) >= _LENGTHS.size:
+            head, body = _LENGTHS.unpack_from(data)
+            if _LENGTHS.size + head + body == len(data):  # as most do
+                text = bytes(data[_LENGTHS.size : _LENGTHS.size + head])
+                yield text, bytes(data[_LENGTHS.size + head :])
+                return
         buffer += data
         while len(buffer) >= _LENGTHS.size:
             head, body = _LENGTHS.unpack_from(buffer)

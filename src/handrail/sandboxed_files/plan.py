@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: A plan for calls that change nothing is made again after this many times the cost of making it:
 #: patterns in large trees take a while.  Calls that change something always make it again.
 PATIENCE = 20
+#: A look that took less than this will again, unless much was reported to have changed.
+_QUICK_SECONDS = 0.002
 #: How many profiles have their last plan cached.
 _MOST_KNOWN = 64
 _UNKNOWN = (0.0, None, None)
@@ -45,6 +47,8 @@ class FileSandbox:
         self.key: Hashable = ("landlock", profile) if plan is None else _key(profile, plan)
         #: The names that a helper is told to refuse.
         self.refused = () if plan is None else plan.refused
+        #: What the last look at it took.
+        self.seconds = 0.0
         #: Whether a helper has a ``/proc`` of its own.
         self.has_proc = plan is not None and any(type(step) is Processes for step in plan.steps)
 
@@ -109,7 +113,8 @@ class FileSandboxes:
         if known is not None and time.monotonic() < until:
             return
         try:
-            preparation = self._sandbox.prepare(profile)
+            quick = known is not None and known.seconds < _QUICK_SECONDS
+            preparation = self._sandbox.prepare(profile, quick=quick)
         except SandboxError:
             return  # ``_planned`` reports the error
         if preparation is not None:
@@ -128,6 +133,7 @@ class FileSandboxes:
         self._cost = 0.0
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
+        known.seconds = after - now
         self._known[profile] = (after + patience * (after - now), plan, known)
         return known
 

@@ -289,6 +289,10 @@ class FileHelpers:
         self._helpers.move_to_end(sandbox.key)
         return begun.view
 
+    def begun(self, sandbox: FileSandbox) -> FileHelper | None:
+        """The helper of this plan, which may not answer yet."""
+        return self._begun.get(sandbox.key)
+
     async def get(self, sandbox: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
         task = self._task(sandbox)

@@ -288,10 +288,15 @@ class Planner:
                 self._shapes.pop(next(iter(self._shapes)), None)
         return plan
 
-    def takes_long(self, profile: Profile) -> bool:
-        """Whether examining may take so long that it belongs into a thread."""
+    def takes_long(self, profile: Profile, *, quick: bool = False) -> bool:
+        """Whether examining may take so long that it belongs into a thread.
+
+        ``quick``: it did not the last time, so only what was reported since makes a difference.
+        """
         if self._indexes.much_has_changed(profile):
             return True
+        if quick:
+            return False
         self._indexes.look()
         return self._indexes.has_many_names(profile) or any(
             self._indexes.is_large(rule.path, profile)
