@@ -76,9 +76,7 @@ def _found(raw: bytes, root: int | None) -> tuple[int, Found]:
     if not syscalls.supports(rules):
         raise BlockingIOError
     try:
-        fd = syscalls.openat2(
-            syscalls.AT_FDCWD if root is None else root, raw, os.O_PATH, 0, rules
-        )
+        fd = syscalls.openat2(syscalls.AT_FDCWD if root is None else root, raw, os.O_PATH, 0, rules)
     except OSError as error:
         if error.errno == errno.ENOENT:
             with os_errors(raw):

@@ -6,7 +6,6 @@ call it through ``pool``.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from typing import NamedTuple

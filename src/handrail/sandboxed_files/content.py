@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from handrail.filesystem.handles import MAX_BLOCK
+from handrail.sandboxed_files.client import Reply
 from handrail.sandboxed_files.pool import FileHelper
 
+#: Blocks that are sent before the first of them is answered.
+_MOST_SENT = 3
 _numbers = itertools.count()
 
 
@@ -71,6 +76,12 @@ async def write(
         progress(len(data), len(data))
 
 
+def _heard(call: asyncio.Future[Reply]) -> None:
+    """Retrieve the exception; that of an earlier block is reported."""
+    if not call.cancelled():
+        call.exception()
+
+
 async def _write_blocks(
     helper: FileHelper,
     path: str,
@@ -81,13 +92,25 @@ async def _write_blocks(
     """Write block after block, renamed into place at the end."""
     handle = ["ours", str(next(_numbers))]
     (await helper.call("open", handle, path, "replace", follow)).result()
+    #: Blocks that are on their way, while the helper writes the one before.
+    sent: deque[asyncio.Future[Reply]] = deque()
     try:
         for start in range(0, len(view), MAX_BLOCK):
-            if progress is not None and start:
-                progress(start, len(view))
+            if len(sent) == _MOST_SENT:
+                (await sent[0]).result()
+                sent.popleft()
+                if progress is not None:
+                    progress(start - len(sent) * MAX_BLOCK, len(view))
             block = view[start : start + MAX_BLOCK]
-            (await helper.call("writeBlock", handle, start, body=block)).result()
+            call = helper.call("writeBlock", handle, start, body=block)
+            sent.append(asyncio.ensure_future(call))
+        while sent:
+            (await sent[0]).result()
+            sent.popleft()
         (await helper.call("close", handle)).result()
     except BaseException:
+        for unanswered in sent:
+            unanswered.cancel()
+            unanswered.add_done_callback(_heard)
         helper.tell("forget", handle)
         raise

@@ -16,13 +16,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from handrail.filesystem import at_once
 from handrail.filesystem.local import Metadata
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _VERSION_3 = 0x20080522
 _OWN_MOUNTS = "/proc/self/ns/mnt"
@@ -88,9 +87,7 @@ class MountView:
     def read_file(self, path: bytes, most: int) -> bytes:
         return self._ask(at_once.read_file, path, most)
 
-    def _ask(
-        self, work: Callable[Concatenate[bytes, P], T], path: bytes, *more: P.args, **_: P.kwargs
-    ) -> T:
+    def _ask(self, work: Callable[..., T], path: bytes, *more: int) -> T:
         """Do it with the rights of the helper; raises BlockingIOError, or FilesError."""
         if self._root < 0 or not path.startswith(b"/"):
             raise BlockingIOError

@@ -277,7 +277,8 @@ class FileHelpers:
                 begun = self._begun[sandbox.key]  # a second try has another
                 if begun.seen.done():
                     break
-                await asyncio.wait({task, begun.seen}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {task, begun.seen}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             view = self.known_view(sandbox)
         return view
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from handrail import private_places
+from handrail.keeper.proc_children import descendants_of
 from handrail.sandboxed_files.pool import MOST_HELPERS
 from tests.support.clients import Client, b64, dialled
 from tests.support.eventually import spin
@@ -295,6 +296,41 @@ async def test_a_helper_that_died_is_replaced(workspace: Path) -> None:
             "unknown file handle `h`",
         )
         await spin(lambda: helper not in helpers(served))
+
+
+async def test_looking_needs_no_helper_once_its_mounts_are_known(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        (workspace / "secret").symlink_to("hidden/secret")
+        await files.call("readDirectory", workspace)
+        (outermost,) = helpers(served)
+        stopped = descendants_of(outermost)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert (await files.call("getMetadata", workspace / "file"))["size"] == 7
+            read = await files.call("readFile", workspace / "file")
+            assert base64.b64decode(read["dataBase64"]) == b"content"
+            found = await files.call("canonicalize", workspace / "file")
+            assert found == {"path": uri(workspace / "file")}
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        for hidden in ("hidden/secret", "secret"):
+            assert (await files.refused("readFile", workspace / hidden))[0] in (-32004, -32600)
+
+
+async def test_what_another_user_keeps_is_not_read_by_root(workspace: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root passes over the modes of files")
+    (workspace / "file").chmod(0o600)
+    os.chown(workspace / "file", 12345, 12345)
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        for _ in range(3):
+            assert (await files.refused("readFile", workspace / "file"))[0] == -32600
+        plain = await files.client.call("fs/readFile", path=uri(workspace / "file"))
+        assert base64.b64decode(plain["dataBase64"]) == b"content"
 
 
 async def test_a_helper_ends_with_its_connection(workspace: Path) -> None:

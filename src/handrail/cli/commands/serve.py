@@ -43,6 +43,15 @@ examples:
 
 #: After the start and the first requests, which have the same to import each time.
 _NOTE_SECONDS = 1.0
+#: What the first command or file call in a sandbox imports.
+_OF_FIRST_CALLS = (
+    "handrail.server.methods.files_sandboxed",
+    "handrail.server.methods.process_sandbox",
+    "handrail.sandbox.plan.path_rules",
+    "handrail.sandbox.plan.mounts",
+    "handrail.sandbox.warm.programs",
+    "handrail.sandboxed_files.view_stub",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -293,7 +302,18 @@ def _note_modules() -> None:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        loop.call_later(_NOTE_SECONDS, loop.run_in_executor, None, start_bundle.make)
+        loop.call_later(_NOTE_SECONDS, loop.run_in_executor, None, _write_modules)
+
+
+def _write_modules() -> None:
+    """Write them, with those that the first sandboxed call needs."""
+    from importlib import import_module
+
+    from handrail import start_bundle
+
+    for name in _OF_FIRST_CALLS:
+        import_module(name)
+    start_bundle.make()
 
 
 def _raise_file_limit() -> None:

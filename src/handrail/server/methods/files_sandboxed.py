@@ -11,6 +11,8 @@ import asyncio
 import marshal
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from handrail import private_places
@@ -36,8 +38,8 @@ from handrail.sandboxed_files.frames import path_bytes, path_text
 from handrail.sandboxed_files.mount_view import MountView
 from handrail.sandboxed_files.plan import FileSandbox, restricts_files
 from handrail.sandboxed_files.pool import FileHelper
-from handrail.server.methods import file_trees, file_watches, files_sandboxed_handles
 from handrail.server.methods import files as plain
+from handrail.server.methods import files_sandboxed_handles
 from handrail.server.methods.files import default, native_path, rpc_error
 from handrail.server.raw_results import Parts, Streamed
 
@@ -262,6 +264,18 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
     return NOTHING
 
 
+def _imported_later(module: str, name: str) -> Callable[..., Any]:
+    """A handler whose module most clients do not need."""
+
+    def handler(*arguments: Any) -> Any:
+        return getattr(import_module(f"{__package__}.{module}"), name)(*arguments)
+
+    return handler
+
+
+_trees = partial(_imported_later, "file_trees")
+_watches = partial(_imported_later, "file_watches")
+
 FILE_HANDLERS: dict[str, Plain] = {
     "fs/readFile": _either(plain.read_file, _read_file, at_once=_read_at_once),
     "fs/writeFile": _either(plain.write_file, _write_file, writes=True),
@@ -272,14 +286,14 @@ FILE_HANDLERS: dict[str, Plain] = {
     "fs/walk": _either(plain.walk_tree, _walk_tree),
     "fs/remove": _either(plain.remove, _remove, writes=True),
     "fs/copy": _either(plain.copy, _copy, writes=True),
-    "fs/move": _either(file_trees.move, file_trees.move_inside, writes=True),
-    "fs/listTree": _either(file_trees.list_tree, file_trees.list_tree_inside),
-    "fs/listNames": _either(file_trees.list_names, file_trees.list_names_inside),
-    "fs/readFiles": _either(file_trees.read_files, file_trees.read_files_inside),
-    "fs/writeFiles": _either(file_trees.write_files, file_trees.write_files_inside, writes=True),
-    "fs/watch": _either(file_watches.watch, file_watches.watch_inside),
-    "fs/watchRead": file_watches.watch_read,
-    "fs/unwatch": file_watches.unwatch,
+    "fs/move": _either(_trees("move"), _trees("move_inside"), writes=True),
+    "fs/listTree": _either(_trees("list_tree"), _trees("list_tree_inside")),
+    "fs/listNames": _either(_trees("list_names"), _trees("list_names_inside")),
+    "fs/readFiles": _either(_trees("read_files"), _trees("read_files_inside")),
+    "fs/writeFiles": _either(_trees("write_files"), _trees("write_files_inside"), writes=True),
+    "fs/watch": _either(_watches("watch"), _watches("watch_inside")),
+    "fs/watchRead": _watches("watch_read"),
+    "fs/unwatch": _watches("unwatch"),
     "fs/open": _either(files_sandboxed_handles.open_plain, files_sandboxed_handles.open_file),
     "fs/readBlock": files_sandboxed_handles.read_block,
     "fs/writeBlock": files_sandboxed_handles.write_block,

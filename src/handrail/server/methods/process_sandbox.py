@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import handrail.sandbox.syscalls.supervisor  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
 from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_client.spawn_children import Launcher
@@ -54,6 +53,9 @@ def sandboxed(
 
     ``watch``: every refused change is recorded.  ``join``: which network it shares.
     """
+    # Now, rather than when a command first connects; file calls do without it.
+    import handrail.sandbox.syscalls.supervisor  # noqa: F401
+
     try:
         return sandbox.sandboxed(
             spec, profile, watch=watch, lasting=True, join=join, launcher=launcher
