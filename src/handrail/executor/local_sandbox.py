@@ -134,6 +134,7 @@ class LocalSandbox:
         helpers, self._helpers = self._helpers, None
         if helpers is not None:
             helpers.close()
+            await helpers.started()
         for helper in list(self._ending):
             await helper.ended()
 

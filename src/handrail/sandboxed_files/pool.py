@@ -257,6 +257,7 @@ class FileHelpers:
         self._helpers: OrderedDict[Hashable, asyncio.Task[FileHelper]] = OrderedDict()
         #: Those that have begun, by plan: they show their mounts before they answer.
         self._begun: dict[Hashable, FileHelper] = {}
+        self._starting: set[asyncio.Task[FileHelper]] = set()
         self._handles: dict[str, FileHelper] = {}
         self._closed = False
 
@@ -311,6 +312,8 @@ class FileHelpers:
             first = self._begun[key] = FileHelper(self._launcher, self._loop, self._ending)
             task = self._loop.create_task(self._start(sandbox, first))
             task.add_done_callback(_heard)
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
         return task
@@ -341,16 +344,23 @@ class FileHelpers:
     async def release(self, used: Collection[FileHelper]) -> None:
         """End those that do nothing now; returns when they are gone."""
         for key, task in list(self._helpers.items()):
+            if not task.done() and self._begun[key] in used:
+                await asyncio.wait({task})  # its mounts were used before it has started
             if _usable(task) and task.result() in used and not task.result().busy:
                 self._drop(key)
                 await task.result().ended()
 
     def lost(self) -> None:
         """The keeper is gone, and the helpers with it."""
-        running = [task.result() for task in self._helpers.values() if _usable(task)]
+        running = set(self._begun.values())
         self.close()
-        for helper in {*running, *self._ending}:
+        for helper in running | self._ending:
             helper.lost()
+
+    async def started(self) -> None:
+        """Wait for those that are being started; after ``close`` they end with that."""
+        if self._starting:
+            await asyncio.wait(self._starting)
 
     def close(self) -> None:
         """Close all helpers; the owner has ended."""
@@ -387,7 +397,9 @@ def _another(spec: ProcessSpec, said: str) -> ProcessSpec:
 
 
 def _usable(task: asyncio.Task[FileHelper]) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().usable
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return False
+    return task.result().usable
 
 
 def _nothing() -> None:
