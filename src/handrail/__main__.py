@@ -20,6 +20,8 @@ def main() -> None:
         gc.disable()  # nothing that is imported before the command or server starts is garbage
         serves = sys.argv[1] == "serve"
         start_bundle.use(start_bundle.SERVER if serves else start_bundle.COMMAND)
+        if sys.argv[1] != "sandbox":  # which writes none
+            start_bundle.note()
     from handrail import own_code
     from handrail.cli.app import program
 

@@ -78,7 +78,7 @@ def read_secret(path: str, what: str) -> bytes:
     Raises UsageError for one that another user can change or has made, for what is no file, and for
     one that is empty, too long or no text.
     """
-    from handrail.errors import UsageError
+    from handrail.start_errors import UsageError
 
     path = os.path.abspath(path)
     problem = ""

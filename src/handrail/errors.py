@@ -42,23 +42,18 @@ from __future__ import annotations
 
 import errno
 
+# They belong to this module, for which no other is asked.
+from handrail.start_errors import HandrailError as HandrailError  # noqa: PLC0414
+from handrail.start_errors import ProcessError as ProcessError  # noqa: PLC0414
+from handrail.start_errors import SandboxError as SandboxError  # noqa: PLC0414
+from handrail.start_errors import SandboxUnavailable as SandboxUnavailable  # noqa: PLC0414
+from handrail.start_errors import SpawnFailed as SpawnFailed  # noqa: PLC0414
+from handrail.start_errors import UsageError as UsageError  # noqa: PLC0414
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # without the import, which start-up would pay for
     from collections.abc import Callable
     from typing import Any, Self
-
-
-class HandrailError(Exception):
-    """The base class of all errors that handrail raises."""
-
-    @property
-    def detail(self) -> str:
-        """The sentence without the prefix of its family."""
-        return str(self)
-
-
-class UsageError(HandrailError):
-    """The caller asked for something that makes no sense."""
 
 
 class ProtocolError(HandrailError):
@@ -93,19 +88,6 @@ class ConnectionLost(TransportError):
     def __init__(self, message: str, *, resumable: bool = True) -> None:
         super().__init__(message)
         self.resumable = resumable
-
-
-class ProcessError(HandrailError):
-    """An error of one child process."""
-
-
-class SpawnFailed(ProcessError):
-    """The child could not be started."""
-
-    def __init__(self, message: str, *, errno: int = 0, path: str = "") -> None:
-        super().__init__(message)
-        self.errno = errno
-        self.path = path
 
 
 class ProcessUnknown(ProcessError):
@@ -262,14 +244,6 @@ _ERRNOS = {
 }
 for _family in _FAMILIES.values():
     _family.__name__ = _family.__qualname__ = FilesError.__name__
-
-
-class SandboxError(HandrailError):
-    """An error of a sandbox."""
-
-
-class SandboxUnavailable(SandboxError):
-    """Nothing on this machine can enforce the profile, so nothing was run."""
 
 
 class SpawnUnenforceable(ExecutorSpawnFailed, SandboxUnavailable):

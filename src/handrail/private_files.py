@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 
-from handrail.errors import UsageError
+from handrail.start_errors import UsageError
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

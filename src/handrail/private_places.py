@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.errors import UsageError
 from handrail.private_files import DIRECTORY, NotOurs, open_directory, open_file, replace_file
+from handrail.start_errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

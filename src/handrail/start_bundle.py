@@ -10,6 +10,10 @@ of every compiled file: its source has the size and the time that it had.  The f
 anew.  One that was copied with its package is stale: its sources are those of the original, which
 commands may be able to write.
 
+Most functions of these modules are not called in a start.  Their code is apart from that of their
+module and read when they are called (``call_later``): until then a function has a few instructions
+that do so, made by ``start_bundle_writer.py``, which is loaded only to write a file.
+
 ``dataclasses`` writes the methods of each class as text and compiles them at every start: half a
 millisecond a class, and a server has some forty.  The file of a server has that text with its code,
 and what its regular expressions are compiled to.
@@ -27,8 +31,8 @@ from _frozen_importlib_external import SourceFileLoader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType, ModuleType
+    from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType, FrameType, FunctionType, ModuleType
     from typing import Any
 
     #: Source, its time and size, whether it is a package, and where in the file its code is.
@@ -38,17 +42,27 @@ _PACKAGE = os.path.dirname(__file__)
 #: The file of a command, with modules of ours, and that of a server, with all.
 COMMAND, SERVER = "start", "serve"
 #: Changed with the form of the files: this module is not in them, so it is not compared.
-_FORM = 5
+_FORM = 7
 #: The bytes of the number that the file begins with: the size of its table.  Codes follow that.
-_NUMBER = 4
+NUMBER = 4
+#: What ``call_later`` is in the modules of the file: no import, which fails while a program ends.
+LATER = "__call_later__"
 #: Imported before the file can be used.
-_EARLIER = ("__main__", "handrail.__main__", __name__)
+EARLIER = ("__main__", "handrail.__main__", __name__)
 #: The file that is to be made, for there was none that could be used.
 _wanted: str | None = None
 #: The code of texts that ``dataclasses`` has written.
 _generated: "dict[str, CodeType]" = {}
 #: What regular expressions are made of, by their text and flags.
 _patterns: "dict[tuple[str | bytes, int], tuple[Any, ...]]" = {}
+#: What was computed, and is the same in each start.
+_computed: "dict[str, bytes]" = {}
+#: The functions that were called in a start that is to be written: file, line and name.
+_called: "set[tuple[str, int, str]]" = set()
+#: The file that is used, and where its codes begin.
+_used = -1, 0
+#: Functions in the place of those that could not be found to be given their code, by its offset.
+_instead: "dict[int, FunctionType]" = {}
 
 
 class _Loader(SourceFileLoader):
@@ -61,6 +75,11 @@ class _Loader(SourceFileLoader):
         fd, size, offset = self.bundle
         # Each when it is wanted: memory that is touched for the first time costs more than a call.
         return marshal.loads(os.pread(fd, size, offset))  # type: ignore[no-any-return]  # noqa: S302
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Execute the module."""
+        vars(module)[LATER] = call_later
+        super().exec_module(module)
 
 
 class _Finder:
@@ -116,6 +135,7 @@ class _Finder:
         spec: Any = self.find_spec(name)
         loader, names = spec.loader, {"__spec__": spec, "__loader__": spec.loader}
         names |= {"__package__": spec.parent, "__file__": spec.origin, "__cached__": spec.cached}
+        names[LATER] = call_later
         if spec.submodule_search_locations is not None:
             names["__path__"] = spec.submodule_search_locations
         module = modules[name] = type(sys)(name)
@@ -134,36 +154,38 @@ class _Finder:
         return module
 
 
-def _place(kind: str) -> str:
+def place(kind: str) -> str:
     return os.path.join(_PACKAGE, "__pycache__", f"{kind}.{sys.implementation.cache_tag}")
 
 
-def _made_for(kind: str) -> "tuple[Any, ...]":
+def made_for(kind: str) -> "tuple[Any, ...]":
     """The facts for which a bundle was made; other packages are found by the path."""
     return (_FORM, sys.hexversion, _PACKAGE, *(sys.path if kind == SERVER else ()))
 
 
 def use(kind: str = COMMAND) -> None:
     """Import from the file from now on, if there is one that is valid."""
-    global _wanted
+    global _used, _wanted
     if sys.flags.optimize or sys.pycache_prefix is not None:
         return  # compiled files are of another kind, or elsewhere
     fd = -1
     try:
-        fd = os.open(_place(kind), os.O_RDONLY | os.O_CLOEXEC)
-        start = _NUMBER + int.from_bytes(os.pread(fd, _NUMBER, 0), "big")
-        table = marshal.loads(os.pread(fd, start - _NUMBER, _NUMBER))  # noqa: S302 (as any import does)
-        made_for, entries, generated, patterns, size = table
+        fd = os.open(place(kind), os.O_RDONLY | os.O_CLOEXEC)
+        start = NUMBER + int.from_bytes(os.pread(fd, NUMBER, 0), "big")
+        table = marshal.loads(os.pread(fd, start - NUMBER, NUMBER))  # noqa: S302 (as any import does)
+        facts, entries, generated, patterns, computed, size = table
         whole = os.fstat(fd).st_size == start + size
-        valid = whole and made_for == _made_for(kind) and all(map(_is_current, entries.values()))
+        valid = whole and facts == made_for(kind) and all(map(_is_current, entries.values()))
     except (OSError, ValueError, EOFError, TypeError, MemoryError):
         valid = False
     if valid:
+        _used = fd, start
         finder = _Finder(fd, start, entries)
         sys.meta_path.insert(0, finder)
         finder.take_over()
         _generated.update(generated)
         _patterns.update(patterns)
+        _computed.update(computed)
     else:
         if fd >= 0:
             os.close(fd)
@@ -228,58 +250,92 @@ def _execute(source: "str | CodeType", *names: "Any") -> None:
     exec(source, *names)  # noqa: S102 (what dataclasses was about to execute)
 
 
+def call_later(offset: int, size: int) -> "FunctionType":
+    """The function that calls this, which has its code from now on."""
+    frame = sys._getframe(1)  # noqa: SLF001 (the only way to it)
+    stub, names = frame.f_code, frame.f_globals
+    function = _instead.get(offset)
+    if function is None:
+        fd, start = _used
+        code = marshal.loads(os.pread(fd, size, start + offset))  # noqa: S302 (as any import does)
+        function = _found(names, stub)
+        if function is not None:
+            function.__code__ = code
+        else:
+            function = _instead[offset] = _FUNCTION(code, names, stub.co_name)
+    return function
+
+
+_FUNCTION: "Any" = type(call_later)
+
+
+def _found(names: "Mapping[str, Any]", stub: "CodeType") -> "FunctionType | None":
+    """The function of a module or class that has this code; None for one inside a decorator's."""
+    *classes, name = stub.co_qualname.split(".")
+    for part in classes:
+        owner = names.get(part)
+        if not isinstance(owner, type):
+            return None
+        names = vars(owner)
+    for value in (names.get(name), *list(names.values())):  # or under another name
+        inside: tuple[Any, ...] = (value,)
+        if isinstance(value, property):
+            inside = value.fget, value.fset, value.fdel
+        elif isinstance(value, (staticmethod, classmethod)):
+            inside = (value.__func__,)
+        elif type(value) is _FUNCTION:
+            inside = value, getattr(value, "__wrapped__", None)
+        for function in inside:
+            if type(function) is _FUNCTION and function.__code__ is stub:
+                return function  # type: ignore[no-any-return]
+    return None
+
+
+def computed(name: str, compute: "Callable[[], bytes]") -> bytes:
+    """What ``compute`` gives, which depends on nothing but our code and what is in its name."""
+    found = _computed.get(name)
+    if found is None:
+        found = compute()
+        if _wanted is not None:
+            _computed[name] = found
+    return found
+
+
 def wanted() -> bool:
     """Whether there was none that could be used, and one may be written."""
     return _wanted is not None and not sys.dont_write_bytecode
 
 
+def note() -> None:
+    """If one is to be written: note which functions are called from now on, in this thread."""
+    if wanted() and sys.getprofile() is None:
+        sys.setprofile(_note)
+
+
+def _note(frame: "FrameType", event: str, _: object) -> None:
+    if event == "call":
+        code = frame.f_code
+        _called.add((code.co_filename, code.co_firstlineno, code.co_qualname))
+
+
+def noted() -> None:
+    """Note no more."""
+    if sys.getprofile() is _note:
+        sys.setprofile(None)
+
+
 def make() -> None:
     """If there was none: write the modules that are loaded, as far as that is allowed."""
     global _wanted
+    noted()
     kind, _wanted = _wanted, None
     if kind == COMMAND and "handrail.sandbox.profile" not in sys.modules:
         return  # a start without a sandbox: most modules would be missing
     if kind is not None and not sys.dont_write_bytecode:
-        write(kind)
+        from handrail import start_bundle_writer
 
-
-def write(kind: str = COMMAND) -> None:
-    """Write the modules that are loaded; a failure is ignored."""
-    place = _place(kind)
-    if not os.access(os.path.dirname(place), os.W_OK):
-        return  # another user has installed us; each start would try in vain
-    temporary = f"{place}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        entries, codes = _loaded(kind)
-        table = marshal.dumps((_made_for(kind), entries, _generated, _patterns, len(codes)))
-        # Never writable for others, whatever the umask is.
-        with open(os.open(temporary, flags, 0o644), "wb") as file:
-            file.write(len(table).to_bytes(_NUMBER, "big") + table + codes)
-        os.replace(temporary, place)
-    except (OSError, ImportError, AttributeError, ValueError):
-        pass  # no room, no permission, or modules that were loaded in another way
-
-
-def _loaded(kind: str) -> "tuple[dict[str, Entry], bytes]":
-    entries: dict[str, Entry] = {}
-    codes = bytearray()
-    for name, module in list(sys.modules.items()):
-        ours = name.startswith("handrail.") or name == "__future__"
-        spec: Any = getattr(module, "__spec__", None)
-        if kind == SERVER:  # but no C modules, and none under another name than its own
-            wanted = isinstance(getattr(spec, "loader", None), SourceFileLoader)
-            wanted = wanted and spec.name == name
-        else:
-            wanted = ours
-        if wanted and name not in _EARLIER:
-            status = os.stat(spec.origin)  # before its code is read: an edit in between counts
-            package = spec.submodule_search_locations is not None
-            code = marshal.dumps(spec.loader.get_code(name))
-            source = spec.origin, status.st_mtime_ns, status.st_size
-            entries[name] = (*source, package, len(codes), len(code))
-            codes += code
-    return entries, bytes(codes)
+        parts = _generated, _patterns, _computed
+        start_bundle_writer.write(kind, made_for(kind), parts, _called)
 
 
 def _is_current(entry: "Entry") -> bool:

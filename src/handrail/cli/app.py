@@ -58,13 +58,14 @@ def program() -> int:
         from handrail.cli import run_fast
 
         code = run_fast.run(words[1:])
+        start_bundle = sys.modules.get("handrail.start_bundle")
         if code is not None:
-            if "handrail.start_bundle" in sys.modules:
-                from handrail import start_bundle
-
+            if start_bundle is not None:
                 start_bundle.make()
             # Nothing is left to do, and taking down an interpreter takes a while.
             os._exit(code)
+        if start_bundle is not None:
+            start_bundle.noted()
         gc.enable()
     return _ordinary(words)
 

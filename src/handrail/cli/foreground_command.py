@@ -11,11 +11,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from handrail.errors import SpawnFailed
+    from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandbox.profile import Intent, Profile
+    from handrail.start_errors import SpawnFailed
 
 #: Our own failures, apart from the command's: as timeout, env and their like have it.
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+#: Not taken apart when its command has ended: this process ends then.
+_lasting: list[Sandbox] = []
 GONE = "the current directory is gone; change to another, or give --cwd with an absolute path"
 
 
@@ -132,7 +135,7 @@ def duration(text: str) -> float:
         return float(text)
     except ValueError:
         from handrail import units  # few write a unit
-        from handrail.errors import UsageError
+        from handrail.start_errors import UsageError
 
         try:
             return units.parse_duration(text)
@@ -167,11 +170,11 @@ def run_sandboxed(
     with it.  Raises NotRun, SandboxError or OSError, and then nothing was run.
     """
     from handrail.cli import foreground_sandbox
-    from handrail.errors import SpawnFailed
     from handrail.process import find_program
     from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandbox.sandboxed_command import Command
     from handrail.sandbox.temp_dirs import TempDir
+    from handrail.start_errors import SpawnFailed
 
     argv, where = tuple(map(os.fsencode, words)), os.fsencode(cwd)
     env = dict(os.environb)
@@ -181,6 +184,7 @@ def run_sandboxed(
         raise not_started(words[0], error) from None
     own: TempDir | None = None
     sandbox = Sandbox()
+    _lasting.append(sandbox)
     try:
         if intent.wants_tmp:
             try:
@@ -204,8 +208,8 @@ def run_sandboxed(
 
 def _check_shown(profile: Profile, program: bytes, env: dict[bytes, bytes], cwd: bytes) -> None:
     """Raises NotRun for a program that the sandbox does not show."""
-    from handrail.errors import SpawnFailed
     from handrail.sandbox.private_tmp import check_program
+    from handrail.start_errors import SpawnFailed
 
     try:
         check_program(profile, program, env, cwd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from handrail.cli.foreground_command import FAILED, complain
-from handrail.errors import SandboxUnavailable
 from handrail.process.foreground.run import (
     TIMED_OUT,
     Foreground,
@@ -14,6 +13,7 @@ from handrail.process.foreground.run import (
     own_terminal,
 )
 from handrail.sandbox import temp_dirs
+from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def run(
         complain(f"{made.reason}; sandboxed by Landlock instead")
     while True:
         copies, guard = _start(foreground, made, own)
+        last = False
         try:
             if made.running is None or made.running.stands():
                 code = foreground.attend(timeout)
@@ -58,9 +59,10 @@ def run(
                     # Before its end only what was recorded says why it has not come to it.
                     tail = b"" if code == TIMED_OUT else foreground.tail
                     _explain(code, intent, command.cwd, made, tail, surface)
+                last = True
                 return _exit_code(code, copies)
         finally:
-            guard.dismiss()
+            guard.dismiss(last=last)
         # Something that was to be covered has vanished: the command was not run.
         foreground.give_up()
         os.chdir(command.cwd)
@@ -182,6 +184,6 @@ def _guard(
         for fd in () if copies is None else copies.descriptors:
             os.close(fd)
 
-    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, let_go)
+    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, let_go, foreground.foreign)
     foreground.stranger = guard.pid
     return guard

@@ -7,7 +7,6 @@ Reads the options that are usual without argparse; whatever else was asked for i
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 
 from handrail.cli import foreground_command
 from handrail.credentials import forget_secrets
@@ -35,8 +34,9 @@ def not_a_network(word: str, rest: Sequence[str]) -> bool:
 
 def run(words: Sequence[str]) -> int | None:
     """The exit code, or None when this is left to the slower way."""
-    for place, (word, value) in enumerate(pairwise(words)):
-        if word == "--network" and (value in NETWORKS or not_a_network(value, words[place + 2 :])):
+    for place, value in enumerate(words[1:]):
+        after = words[place] == "--network"
+        if after and (value in NETWORKS or not_a_network(value, words[place + 2 :])):
             return None
     try:
         valued, flags = ("--sandbox", "--timeout", "--writable"), ("--network", "--read-only")
@@ -71,7 +71,7 @@ def run(words: Sequence[str]) -> int | None:
 def _run_sandboxed(
     argv: list[str], mode: str, given: dict[str, list[str]], timeout: float | None
 ) -> int:
-    from handrail.errors import HandrailError
+    from handrail.start_errors import HandrailError
 
     cwd = foreground_command.current_directory()
     foreground_command.check_root(mode, cwd)
@@ -90,7 +90,11 @@ def _run_free(argv: list[str], timeout: float | None) -> int:
     from handrail.process.foreground.run import Foreground, own_terminal
 
     foreground = Foreground(own_terminal())
-    guard = CrashGuard(lambda pid: end_family(pid, foreground.tag), terminal=foreground.terminal)
+    guard = CrashGuard(
+        lambda pid: end_family(pid, foreground.tag),
+        terminal=foreground.terminal,
+        foreign=foreground.foreign,
+    )
     foreground.stranger = guard.pid
     try:
         try:
@@ -100,4 +104,4 @@ def _run_free(argv: list[str], timeout: float | None) -> int:
         guard.tell(foreground.pid)
         return foreground.attend(timeout)
     finally:
-        guard.dismiss()
+        guard.dismiss(last=True)

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from handrail.errors import SpawnFailed
+from handrail.start_errors import SpawnFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

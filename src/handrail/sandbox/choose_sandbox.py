@@ -12,7 +12,6 @@ import posixpath
 import sys
 
 from handrail import private_places
-from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instance import others_at_work
@@ -23,20 +22,21 @@ from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.plan_retries import Tries
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
 from handrail.sandbox.sandboxed_command import SandboxedCommand
-from handrail.sandbox.syscalls.seccomp_filter import ARCHES
+from handrail.sandbox.syscalls import ARCHES
+from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
-    from handrail.errors import SandboxError
     from handrail.filesystem.pool import FilePool
     from handrail.process.keeper_client.spawn_children import Launcher
     from handrail.sandbox.loopback import Joining
     from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
     from handrail.sandbox.warm.pool import WarmSandboxes
+    from handrail.start_errors import SandboxError
 
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0

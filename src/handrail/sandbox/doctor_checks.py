@@ -12,7 +12,7 @@ from handrail.keeper.limits import tree_watcher
 from handrail.keeper.limits.cgroups import Cgroups
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
-from handrail.sandbox.syscalls.seccomp_filter import ARCHES
+from handrail.sandbox.syscalls import ARCHES
 
 #: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
 _SOUND = (0, 12)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.errors import SandboxError
     from handrail.sandbox.plan.plan import Plan
+    from handrail.start_errors import SandboxError
 
 #: Plans of one call, the first one included.
 MOST = 8

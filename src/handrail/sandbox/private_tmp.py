@@ -220,8 +220,8 @@ def _place(path: bytes, shared: list[bytes]) -> bytes | None:
 
 def check_program(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
     """Raise SpawnFailed for a program that its sandbox could not start either."""
-    from handrail.errors import SpawnFailed
     from handrail.process import find_program
+    from handrail.start_errors import SpawnFailed
 
     outside = outside_environment(profile, program, env, cwd)
     if outside is None:

@@ -11,9 +11,9 @@ import stat
 import sys
 
 from handrail import memory_file, own_code, private_files, private_places
-from handrail.errors import SandboxUnavailable
 from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
+from handrail.start_errors import SandboxUnavailable
 
 #: Absolute paths: PATH is never searched.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import posixpath
 
-from handrail.errors import SandboxError
 from handrail.sandbox.light_dataclass import Choice, Frozen
+from handrail.start_errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from handrail.errors import SandboxError
     from handrail.process.spec import ProcessSpec, Waiting
     from handrail.sandbox.bwrap.instance import RunningSandbox
     from handrail.sandbox.loopback import Joining
+    from handrail.start_errors import SandboxError
 
     class AnyCommand(Protocol):
         """What a sandbox has to know of a command: a ``Command`` or a ``ProcessSpec``."""

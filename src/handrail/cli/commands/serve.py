@@ -301,8 +301,12 @@ def _note_modules() -> None:
     if start_bundle is not None and start_bundle.wanted():
         import asyncio
 
+        def write() -> None:
+            start_bundle.noted()  # in this thread, to which the notes belong
+            loop.run_in_executor(None, _write_modules)
+
         loop = asyncio.get_running_loop()
-        loop.call_later(_NOTE_SECONDS, loop.run_in_executor, None, _write_modules)
+        loop.call_later(_NOTE_SECONDS, write)
 
 
 def _write_modules() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from handrail.process.foreground.pty_relay import PtyRelay
 else:
@@ -24,7 +25,8 @@ class CrashGuard:
     It is there before the command, and gives ``clear_up`` the pid that ``tell`` has sent, or 0.
     ``first`` is called if the command takes a while, and may not come to its end.  A
     command's own ``terminal`` is not held by it, and the user's is given back; nor are descriptors
-    that ``let_go`` closes, because the command or this process waits for their end.
+    that ``let_go`` closes, because the command or this process waits for their end, nor the
+    ``foreign`` ones that this process was started with.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class CrashGuard:
         first: Callable[[], object] | None = None,
         terminal: PtyRelay | None = None,
         let_go: Callable[[], object] | None = None,
+        foreign: Sequence[int] = (),
     ) -> None:
         ours, line = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -40,6 +43,8 @@ class CrashGuard:
             try:
                 os.setsid()
                 os.close(line)
+                for fd in foreign:
+                    os.close(fd)
                 null = os.open(os.devnull, os.O_RDWR)
                 for fd in range(3):
                     os.dup2(null, fd)
@@ -49,9 +54,11 @@ class CrashGuard:
                     let_go()
                 told = os.read(ours, 16)
                 if told:
-                    if first is not None and not _ends(ours, _LATER):
+                    if first is not None and not _says_more(ours, _LATER):
                         first()
-                    os.read(ours, 1)  # until we end, and the line with us
+                    if os.read(ours, 1):  # dismissed, or nothing when we have ended
+                        os.read(ours, 1)  # until we have
+                        os._exit(0)
                 if terminal is not None:
                     terminal.give_back()
                 clear_up(int(told or b"0"))
@@ -59,25 +66,34 @@ class CrashGuard:
                 os._exit(0)
         os.close(ours)
         self._line = line
+        self._told: float | None = None
         self._pidfd = os.pidfd_open(self.pid)
 
     def tell(self, pid: int) -> None:
         """Send it the pid of the command."""
         os.write(self._line, b"%d" % pid)
+        self._told = time.monotonic()
 
-    def dismiss(self) -> None:
-        """End the guard: this process cleans up itself."""
-        _signal.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+    def dismiss(self, *, last: bool = False) -> None:
+        """End the guard: this process cleans up itself.
+
+        ``last``: this process ends at once.  After a short command the guard then ends behind it,
+        since it frees what they share of their memory, for which nothing waits.
+        """
+        if last and self._told is not None and time.monotonic() - self._told < _LATER / 2000:
+            os.write(self._line, b".")
+        else:
+            _signal.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
+            os.close(self._line)
         os.close(self._pidfd)
-        os.close(self._line)
 
 
-def _ends(line: int, milliseconds: int) -> bool:
-    """Whether the other end of a pipe is closed within that time."""
+def _says_more(line: int, milliseconds: int) -> bool:
+    """Whether there is something to read from a pipe within that time, or its other end closed."""
     import select  # in the guard alone
 
     looked = select.poll()
-    looked.register(line, 0)
+    looked.register(line, select.POLLIN)
     return bool(looked.poll(milliseconds))
 
 

@@ -83,7 +83,8 @@ class Foreground:
         jobs = () if _signal.getsignal(_STOP) is _signal.SIG_IGN else (_STOP, _GO)
         self._watched = (*_WATCHED, *jobs)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
-        keep_to_ourselves()  # what is opened from now on is ours anyway
+        #: The fds that this process was started with, but for its streams.
+        self.foreign = keep_to_ourselves()  # what is opened from now on is ours anyway
         self.terminal = terminal
         #: Whether what is typed to our terminal is for the command.  Its session is not ours, so
         #: the kernel does not keep it from reading what is typed to a shell.
@@ -417,15 +418,19 @@ def _become_subreaper() -> None:
         become_subreaper()
 
 
-def keep_to_ourselves() -> None:
-    """Give the command the fds 0, 1 and 2 and no other."""
+def keep_to_ourselves() -> list[int]:
+    """Give the command the fds 0, 1 and 2 and no other; returns those it would have had."""
+    found = []
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2:
             try:
-                os.set_inheritable(fd, False)
+                if os.get_inheritable(fd):
+                    os.set_inheritable(fd, False)
+                    found.append(fd)
             except OSError:
                 pass  # the listing itself
+    return found
 
 
 def _in_background() -> bool:

@@ -10,7 +10,6 @@ import _socket  # socket itself takes a while to import
 import os
 import stat
 
-from handrail.errors import SandboxUnavailable
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.arguments import (
@@ -38,6 +37,7 @@ from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
 from handrail.sandbox.profile import Access
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, SandboxedCommand
+from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ import _thread  # threading itself takes a while to import
 import os
 import time
 
-from handrail import memory_file
+from handrail import memory_file, start_bundle
 from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD, resolver_text
-from handrail.sandbox.syscalls import seccomp_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,9 +80,18 @@ def _text(what: str, option: bool) -> bytes:
         return network_stub.joiner(NETWORK_FD, JOIN_FD, user=what == "join user", apart=option)
     if what == "resolver":
         return resolver_text("127.0.0.1")
+    machine = os.uname().machine
+    return start_bundle.computed(
+        f"{what} {machine} {option}", lambda: _filter(what, machine, option)
+    )
+
+
+def _filter(what: str, machine: str, option: bool) -> bytes:
+    from handrail.sandbox.syscalls import seccomp_filter  # most starts have it made
+
     if what == "refuse":
-        return seccomp_filter.program(os.uname().machine, unix_sockets=option)
-    return seccomp_filter.announcing(os.uname().machine, watch=option)
+        return seccomp_filter.program(machine, unix_sockets=option)
+    return seccomp_filter.announcing(machine, watch=option)
 
 
 def memory(text: bytes) -> int:

@@ -23,7 +23,6 @@ import stat
 import time
 
 from handrail import private_files, private_places
-from handrail.errors import SandboxUnavailable
 from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.safe_open import (
     Crossed,
@@ -33,6 +32,7 @@ from handrail.sandbox.plan.safe_open import (
     open_path,
 )
 from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
+from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

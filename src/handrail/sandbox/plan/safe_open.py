@@ -11,8 +11,8 @@ import os
 import posixpath
 import stat
 
-from handrail.errors import SandboxError
 from handrail.sandbox.light_dataclass import Frozen
+from handrail.start_errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

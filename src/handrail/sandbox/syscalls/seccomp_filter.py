@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 
+from handrail.sandbox.syscalls import ARCHES
+
 _LD_W_ABS = 0x20
 JEQ, _JGE, JSET = 0x15, 0x35, 0x45
 _AND = 0x54
@@ -25,9 +27,6 @@ _NR, _ARCH = 0, 4
 _ARGS = 16
 
 _X32 = 0x40000000
-
-#: Machines with filters: AUDIT_ARCH_* of the kernel, and the column of the table below.
-ARCHES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 #: Name, number on x86_64, number on aarch64, where some calls do not exist.
 _TABLE = """
