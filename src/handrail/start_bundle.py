@@ -133,16 +133,17 @@ class _Finder:
             if name in modules:  # its package has imported it
                 return modules[name]
         spec: Any = self.find_spec(name)
-        loader, names = spec.loader, {"__spec__": spec, "__loader__": spec.loader}
-        names |= {"__package__": spec.parent, "__file__": spec.origin, "__cached__": spec.cached}
-        names[LATER] = call_later
-        if spec.submodule_search_locations is not None:
-            names["__path__"] = spec.submodule_search_locations
+        loader = spec.loader
         module = modules[name] = type(sys)(name)
-        vars(module).update(names)
+        names = vars(module)
+        names["__spec__"], names["__loader__"], names["__file__"] = spec, loader, spec.origin
+        names["__cached__"], names[LATER] = spec.cached, call_later
+        names["__package__"] = parent
+        if spec.submodule_search_locations is not None:
+            names["__package__"], names["__path__"] = name, spec.submodule_search_locations
         spec._initializing = True  # noqa: SLF001 (as the import system does)
         try:
-            exec(loader.get_code(name), vars(module))  # noqa: S102 (a module)
+            exec(loader.get_code(name), names)  # noqa: S102 (a module)
         except BaseException:
             modules.pop(name, None)
             raise

@@ -183,7 +183,7 @@ def run_sandboxed(
     except SpawnFailed as error:
         raise not_started(words[0], error) from None
     own: TempDir | None = None
-    sandbox = Sandbox()
+    sandbox = Sandbox(once=True)
     _lasting.append(sandbox)
     try:
         if intent.wants_tmp:

@@ -87,7 +87,9 @@ class Preparation:
 class Sandbox:
     """The sandbox of this machine, ready to be used again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, once: bool = False) -> None:
+        """``once``: it is used for one command."""
+        self._once = once
         self._machine: Machine | None = None
         #: What intents and directories mean on that machine.
         self._profiles: dict[tuple[Intent, bytes], Profile] = {}
@@ -302,7 +304,9 @@ class Sandbox:
         if self._planner is None:
             self._check_usable()
             self._found = probe.bubblewrap()
-            self._planner = Planner(PlaceholderRegistry(), fresh_proc=self._found.fresh_proc)
+            self._planner = Planner(
+                PlaceholderRegistry(), fresh_proc=self._found.fresh_proc, once=self._once
+            )
         return self._planner
 
 

@@ -62,8 +62,14 @@ class Resolver:
         fresh_proc: bool,
         careful: bool = False,
         only: frozenset[bytes] | None = None,
+        *,
+        once: bool = False,
     ) -> None:
-        """``only``: what is covered of what is found in shared directories (``tries``)."""
+        """``only``: what is covered of what is found in shared directories (``tries``).
+
+        ``once``: the plan is not asked whether it is still true.
+        """
+        self._once = once
         self.profile = profile
         self._only = only
         self.registry = registry
@@ -465,7 +471,8 @@ class Resolver:
         return self.places.open(path, trusted)
 
     def note(self, path: bytes, *, follow: bool = False) -> None:
-        self.plan.facts[path, follow] = look(path, follow)
+        if not self._once:
+            self.plan.facts[path, follow] = look(path, follow)
 
     def note_missing(self, path: bytes) -> None:
         self.plan.facts[path, False] = None

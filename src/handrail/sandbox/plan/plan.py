@@ -221,8 +221,12 @@ class Planner:
 
     MOST_PLANS = 16
 
-    def __init__(self, registry: PlaceholderRegistry, *, fresh_proc: bool = True) -> None:
+    def __init__(
+        self, registry: PlaceholderRegistry, *, fresh_proc: bool = True, once: bool = False
+    ) -> None:
+        """``once``: no plan is used a second time, so it need not record what it examined."""
         self.registry = registry
+        self._once = once
         self._fresh_proc = fresh_proc
         #: By profile, and whether untrusted sandboxes ran and that made a difference.
         self._plans: dict[tuple[Profile, bool], Plan] = {}
@@ -240,7 +244,7 @@ class Planner:
         careful = careful or failed or others_at_work()
         if failed:
             self.forget(profile)
-        known = self._known(profile, careful)
+        known = None if self._once else self._known(profile, careful)
         if known is None:
             known = self._made(profile, careful, None if tries is None else tries.found)
         # The last to go, from now on.
@@ -279,7 +283,7 @@ class Planner:
                 if plan is not None:
                     return plan
         plan = Resolver(
-            profile, self.registry, self._indexes, self._fresh_proc, careful, only
+            profile, self.registry, self._indexes, self._fresh_proc, careful, only, once=self._once
         ).build()
         if shape is not None and shape.directories:
             self._shapes.pop(shape.key, None)
