@@ -120,6 +120,7 @@ def test_methods_of_dataclasses_are_compiled_once(place: Path) -> None:
         "    x: int\n"
         "    y: int = 2\n"
         "print(len(compiled), Point(1), Point(1) == Point(1, 2), hash(Point(1)) != 0)\n"
+        "builtins.compile = real  # for what is imported to write\n"
         "start_bundle.make()\n"
     )
 
@@ -199,3 +200,103 @@ def test_module_is_loaded_as_the_import_system_does_it(place: Path, threads: int
     usual, ours = start(), start("break")
     assert (usual.stderr, ours.stderr) == ("SourceFileLoader\n", "_Loader\n")
     assert ours.stdout == usual.stdout
+
+
+#: Functions of all kinds that are large enough to be read later; ``used`` is called in each start.
+LATER = """
+import contextlib, weakref
+
+def used(a):
+    return [a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, a + 7, a + 8, a + 9]
+
+def plain(a, /, b, *more, key="k", **rest):
+    "Says it."
+    return [a, b, more, key, rest, "{one}", "{two}", "{three}", [a for a in more], "{four}"]
+
+async def waits(a):
+    "Waits."
+    return [a, "{one}", "{two}", "{three}", "{four}", [a, a], [a, a, a], (a, a), a]
+
+@contextlib.contextmanager
+def context(a):
+    yield [a, "{one}", "{two}", "{three}", "{four}", [a, a], [a, a, a], (a, a), a]
+
+def wrapped(function):
+    return lambda *words: function(*words)
+
+@wrapped
+def hidden(a):
+    return [a, "{one}", "{two}", "{three}", "{four}", [a, a], [a, a, a], (a, a), a]
+
+class Thing:
+    def __init__(self, a):
+        super().__init__()
+        self.a, self.b, self.c, self.d = [a, "{one}"], "{two}", "{three}", "{four}"
+
+    def __private(self, a=3):
+        return [a, self.a, "{one}", "{two}", "{three}", "{four}", [a, a], (a, a), a]
+
+    def method(self, a=1, *, b=2):
+        return [self.__private(), a, b, "{one}", "{two}", "{three}", "{four}", [a, a], (a, a)]
+
+    @property
+    def value(self):
+        return [self.a, "{one}", "{two}", "{three}", "{four}", [1, 1], [2, 2, 2], (3, 3), 4]
+
+    @staticmethod
+    def alone(a):
+        return [a, "{one}", "{two}", "{three}", "{four}", [a, a], [a, a, a], (a, a), a]
+
+    @classmethod
+    def of(cls, a):
+        return [cls.__name__, a, "{one}", "{two}", "{three}", "{four}", [a, a], (a, a), a]
+
+def ended(_):
+    print("ended", "{one}", "{two}", "{three}", "{four}", [1, 2], [1, 2, 3], (1, 2), 1)
+
+class Left: pass
+left = Left()
+gone = weakref.ref(left, ended)
+"""
+
+
+def test_function_that_no_start_calls_gets_its_code_with_its_first_call(place: Path) -> None:
+    words = {name: f"{name} of the words that make it large" * 4 for name in ("one", "two")}
+    words |= {name: f"{name} of the words that make it large" * 4 for name in ("three", "four")}
+    text = LATER
+    for name, word in words.items():
+        text = text.replace("{" + name + "}", word)
+    (place / "handrail/probe.py").write_text(text)
+    script = (
+        "import asyncio, inspect, sys\n"
+        f"sys.path.insert(0, {str(place)!r})\n"
+        "from handrail import start_bundle\n"
+        "start_bundle.use()\n"
+        "start_bundle.note()\n"
+        "import handrail.probe as probe, handrail.sandbox.profile\n"
+        "probe.used(1)\n"
+        "start_bundle.make()\n"
+        "size = lambda one: len(one.__code__.co_code)\n"
+        "before = size(probe.used), size(probe.plain), size(probe.Thing.method)\n"
+        "print(*map(inspect.signature, (probe.plain, probe.waits, probe.Thing.method)))\n"
+        "print(probe.plain.__doc__, inspect.iscoroutinefunction(probe.waits))\n"
+        "thing = probe.Thing(1)\n"
+        "for _ in range(2):\n"
+        "    print(probe.used(5), probe.plain(1, 2, 3, key=4, more=5))\n"
+        "    print(asyncio.run(probe.waits(6)))\n"
+        "    with probe.context(7) as made: print(made, probe.hidden(8))\n"
+        "    print(thing.method(b=5), thing.value, thing.alone(9), probe.Thing.of(10))\n"
+        "try: probe.plain()\n"
+        "except TypeError as error: print(error)\n"
+        "after = size(probe.used), size(probe.plain), size(probe.Thing.method)\n"
+        "print([a == b for a, b in zip(before, after)], file=sys.stderr)\n"
+    )
+
+    def start() -> tuple[str, str]:
+        argv = [sys.executable, "-I", "-S", "-c", script]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        return done.stdout.partition("ended")[0], done.stderr
+
+    usual, ours = start(), start()
+    assert usual[1] == "[True, True, True]\n"
+    assert ours == (usual[0], "[True, False, False]\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 import sys
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from keyword import iskeyword
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+#: Used by a command with pipes or with a terminal, which this start had not.
+_OTHERS = ("handrail.process.foreground.stream_copies", "handrail.process.foreground.pty_relay")
 #: Code that is smaller is read sooner than what would be in its place.
 _SMALL = 400
 #: Of ``co_flags``: code of a function, *args, **kwargs, and the kinds of functions.
@@ -48,6 +51,9 @@ def write(
     temporary = f"{place}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        for name in _OTHERS if kind == start_bundle.COMMAND else ():
+            if name not in sys.modules:
+                import_module(name)
         entries, codes = _loaded(kind, called)
         table = marshal.dumps((made_for, entries, *parts, len(codes)))
         # Never writable for others, whatever the umask is.
@@ -75,7 +81,7 @@ def _loaded(
             status = os.stat(spec.origin)  # before its code is read: an edit in between counts
             package = spec.submodule_search_locations is not None
             code = spec.loader.get_code(name)
-            if called:
+            if called and name not in _OTHERS:
                 code = _apart(code, codes, called)
             text = marshal.dumps(code)
             source = spec.origin, status.st_mtime_ns, status.st_size

@@ -328,6 +328,20 @@ def test_nothing_is_left_by_one_that_is_killed(sandbox: str, tmp_path: Path) -> 
         select.select([], [], [], 0.01)  # the limit of the test is the limit of this
 
 
+@pytest.mark.parametrize("sandbox", ["workspace-write", "off"])
+def test_nothing_holds_a_descriptor_of_the_caller_after_the_end(
+    sandbox: str, tmp_path: Path
+) -> None:
+    ours, line = os.pipe()
+    words = [*HANDRAIL, "run", "--sandbox", sandbox, "--", "true"]
+    for _ in range(5):  # the crash guard ends behind the program
+        subprocess.run(words, cwd=tmp_path, pass_fds=[line], check=True)
+    os.close(line)
+    os.set_blocking(ours, False)
+    assert os.read(ours, 1) == b""
+    os.close(ours)
+
+
 def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     dead = tmp_path / "handrail-tmp-0123abcd"
