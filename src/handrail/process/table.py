@@ -474,13 +474,10 @@ def _tidy() -> None:
 def _last_words(spawned: Spawned) -> str:
     """The text that bwrap wrote to its stderr, or to the terminal."""
     try:
-        return (
-            os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
-            .decode(errors="replace")
-            .strip()
-        )
+        said = os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
     except OSError:
         return ""
+    return said.decode(errors="replace").strip()
 
 
 async def _kill(child: Child) -> None:
