@@ -370,3 +370,51 @@ def test_nothing_we_write_names_a_version_or_breaks_a_line() -> None:
 def test_an_error_without_data_has_no_such_member() -> None:
     assert b"data" not in codec.error_message(1, -1, "no")
     assert msgspec.json.decode(codec.error_message("a", -1, "no", 0))["error"]["data"] == 0
+
+
+# --- written as we write it ------------------------------------------------------------------
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_both_ways_to_read_a_message_agree(value: Any) -> None:
+    """The quick one, and the strict one that everything takes which is written otherwise."""
+    for text in (
+        msgspec.json.encode({"id": 1, "method": "m", "params": value}),
+        json.dumps({"id": 1, "method": "m", "params": value}).encode(),
+        json.dumps({"id": 1, "method": "m", "params": value}, separators=(",", ":")).encode(),
+    ):
+        try:
+            strict = codec._value(text.decode())
+        except RemoteProtocolError:
+            assert codec._canonical(text) is None
+            continue
+        quick = codec._canonical(text)
+        assert quick is None or quick == strict
+        assert quick is None or msgspec.json.encode(quick) == text
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        '{"a":1,"a":1}',
+        '{"a":1,"a":2}',
+        "NaN",
+        "1e999",
+        '"\\ud800"',
+        "[" * 130 + "]" * 130,
+    ],
+)
+def test_what_the_strict_way_refuses_the_quick_one_does_not_read(params: str) -> None:
+    assert codec._canonical(with_params(params).encode()) is None
+    refusal(with_params(params))
+
+
+def test_our_own_messages_are_read_quickly() -> None:
+    text = codec.request_message(7, "process/start", {"argv": ["ü", "\n"], "env": {}, "n": 1.5})
+    assert codec._canonical(text) == json.loads(text)
+    assert codec._canonical(text.decode()) == json.loads(text)

@@ -31,10 +31,17 @@ MAX_DEPTH = 127
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
+_quick = msgspec.json.Decoder().decode
+#: Up to this many bytes a message is read quickly, if it is written as ours are.
+_QUICK_BYTES = 4096
 
 
 def decode(data: str | bytes | bytearray) -> Message:
     """Read one message; raises RemoteProtocolError when it is malformed."""
+    if len(data) <= _QUICK_BYTES:
+        value = _canonical(data)
+        if value is not None:
+            return classify(value)
     if not isinstance(data, str):
         if len(data) >= large_payload.LARGE:
             taken = large_payload.take_out(data)
@@ -47,6 +54,23 @@ def decode(data: str | bytes | bytearray) -> Message:
         except UnicodeDecodeError:
             raise RemoteProtocolError("the message is not UTF-8") from None
     return classify(_value(data))
+
+
+def _canonical(data: str | bytes | bytearray) -> Any:
+    """The value of a short message that is written exactly as ``encode`` writes it, else None.
+
+    What is written anew from objects in which no key is twice, and has no escaped surrogate, no NaN
+    and no white space, is itself without them: so the strict parse, three times slower, would find
+    nothing.  Depth is the one limit that so short a text can exceed.
+    """
+    text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+    if text.count(b"{") + text.count(b"[") > MAX_DEPTH:
+        return None
+    try:
+        value = _quick(text)
+    except (ValueError, RecursionError):
+        return None  # the strict parse says why
+    return value if encode(value) == text else None
 
 
 def _value(data: str) -> Any:
