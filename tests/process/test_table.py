@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support.eventually import LIMIT
 from tests.support.processes import alive, children, descriptors, exists, zombies
 
 SLEEP = spec("/bin/sleep", "1000")
+#: ``start``, or the version of it without a task.
+Way = Callable[..., "asyncio.Future[Child]"]
 
 
 def _nobody() -> None:
@@ -99,10 +102,33 @@ async def test_failing_start_frees_the_id(shop: Workshop, what: object) -> None:
     await shop.finished(await shop.table.start("p", sh("true"), _nobody))
 
 
-async def test_start_that_is_terminated_meanwhile(shop: Workshop) -> None:
+async def test_a_start_without_a_task_is_as_one_with_it(shop: Workshop) -> None:
+    """Its end is told after the callbacks of its start, and a refusal frees the id."""
+    told: list[str] = []
+    sink = Recorder()
+    start = shop.table.start_plain("p", sh("exit 7"), lambda: sink)
+    start.add_done_callback(lambda _: told.append(f"started, {len(sink.events)} events"))
+    assert isinstance(shop.table.get("p"), Starting)
+    with pytest.raises(ProcessExists):
+        shop.table.start_plain("p", SLEEP, _nobody)
+    child = await start
+    await shop.finished(child)
+    assert child.exit is not None
+    assert child.exit.code == 7
+    assert told == ["started, 0 events"]
+    with pytest.raises(SpawnFailed):
+        shop.table.start_plain("q", spec("no-such-program"), _nobody)
+    with pytest.raises(SpawnFailed):
+        await shop.table.start_plain("q", spec("/no/such/program"), _nobody)
+    assert shop.table.get("q") is None
+    assert shop.table.running == 0
+
+
+@pytest.mark.parametrize("way", [ProcessTable.start, ProcessTable.start_plain])
+async def test_start_that_is_terminated_meanwhile(shop: Workshop, way: Way) -> None:
     before, keeper = descriptors(), await shop.keeper_fds()
     for number in range(20):
-        start = shop.table.start("p", SLEEP, Recorder)
+        start = way(shop.table, "p", SLEEP, Recorder)
         place = shop.table.get("p")
         assert isinstance(place, Starting), number
         shop.table.cancel_start(place)
@@ -117,11 +143,14 @@ async def test_start_that_is_terminated_meanwhile(shop: Workshop) -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("terminated", [False, True])
-async def test_start_whose_caller_leaves(shop: Workshop, turns: int, terminated: bool) -> None:
+@pytest.mark.parametrize("way", [ProcessTable.start, ProcessTable.start_plain])
+async def test_start_whose_caller_leaves(
+    shop: Workshop, turns: int, terminated: bool, way: Way
+) -> None:
     """At any moment: the id is free or the child is in the table, never neither."""
 
     before = descriptors()
-    start = shop.table.start("p", SLEEP, _nobody)
+    start = way(shop.table, "p", SLEEP, _nobody)
     place = shop.table.get("p")
     await asyncio.sleep(0)  # it has begun; one that never ran has no way to clean up
     if terminated and isinstance(place, Starting):
@@ -130,6 +159,7 @@ async def test_start_whose_caller_leaves(shop: Workshop, turns: int, terminated:
         await asyncio.sleep(0.0005 * (turns % 3))
     start.cancel()
     await asyncio.wait([start])
+    await shop.table.started()
     known = {child.pid for child in shop.table}
     await shop.until(lambda: children(shop.keeper) == known, "nobody lives unknown")
     await shop.table.end_all()
@@ -237,7 +267,8 @@ async def test_end_all_without_a_keeper(shop: Workshop) -> None:
     assert len(shop.table) == 0
     await shop.until(lambda: not alive(child.pid), "the keeper took it along")
     await shop.until(lambda: not exists(shop.keeper), "and is gone")
-    assert len(descriptors()) == len(before) - 1  # without the link
+    # Without the link, and what watched the streams.
+    await shop.until(lambda: len(descriptors()) == len(before) - 2, "nothing else is left")
 
 
 async def test_observer_hears_of_each_once(shop: Workshop) -> None:

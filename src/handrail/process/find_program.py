@@ -38,8 +38,16 @@ def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
     if b"/" in name:
         return name
     denied = False
-    for entry in env.get(b"PATH", DEFAULT_PATH).split(b":"):
-        path = entry + b"/" + name if entry else b"./" + name
+    paths = [
+        entry + b"/" + name if entry else b"./" + name
+        for entry in env.get(b"PATH", DEFAULT_PATH).split(b":")
+    ]
+    for path in paths:  # an answer is quicker than an exception, and most directories have none
+        if os.access(path, os.X_OK, dir_fd=cwd, effective_ids=True) and stat.S_ISREG(
+            _mode(path, cwd)
+        ):
+            return path
+    for path in paths:
         try:
             mode = os.stat(path, dir_fd=cwd).st_mode
         except OSError:
@@ -49,6 +57,13 @@ def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
         denied = True
     number = errno.EACCES if denied else errno.ENOENT
     raise spawn_failed(name, number)
+
+
+def _mode(path: bytes, cwd: int) -> int:
+    try:
+        return os.stat(path, dir_fd=cwd).st_mode
+    except OSError:
+        return 0
 
 
 def _may_execute(path: bytes, cwd: int) -> bool:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
+from handrail.errors import HandrailError, KeeperLost, ProcessExists
 from handrail.keeper import malloc_trim, messages
+from handrail.process import sandbox_start
 from handrail.process.child import Child, Sink
 from handrail.process.keeper_client.link import gone
 from handrail.process.keeper_client.spawn_children import Launcher, Spawned
@@ -76,7 +75,8 @@ class ProcessTable:
         self._closed: deque[Child] = deque()  # in the order in which they closed
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._starts: set[asyncio.Task[Child]] = set()
+        #: Tasks of starts, or the keeper's answers to them.
+        self._starts: set[asyncio.Future[Any]] = set()
         self._running = 0
         #: How many closed processes, and how many bytes of their output, are kept without a limit
         #: of time; None: the retention time counts.
@@ -140,6 +140,53 @@ class ProcessTable:
         task.add_done_callback(self._heard)
         return task
 
+    def start_plain(
+        self, key: str, spec: ProcessSpec, sink: Callable[[], Sink | None]
+    ) -> asyncio.Future[Child]:
+        """Version of `start` for a process without a sandbox and a managed network; needs no task.
+
+        What the process does is told after the callbacks of the future.
+        """
+        if key in self._entries:
+            raise ProcessExists(f"process {key} already exists")
+        place = Starting()
+        number, question = self._launcher.ask(spec, self._note(key, spec, place))
+        self._entries[key] = place
+        self._running += 1
+        future: asyncio.Future[Child] = self._loop.create_future()
+
+        def answered(question: asyncio.Future[messages.Message]) -> None:
+            self._starts.discard(question)
+            try:
+                spawned = self._launcher.answered(spec, number, question)
+                child = self._made(key, place, spec, spawned, sink)
+            except BaseException as error:  # noqa: BLE001 (raised where the future is read)
+                self._give_back(key)
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # its reader may have gone: asyncio would report it
+                return
+            if place.cancelled:
+                self._give_back(key)
+                ending = self._loop.create_task(self._cancelled(child))
+                self._starts.add(ending)
+                ending.add_done_callback(partial(self._passed_on, future))
+                return
+            self._begun(child)
+            if not future.done():
+                future.set_result(child)
+            self._loop.call_soon(child.begin)
+
+        self._starts.add(question)
+        question.add_done_callback(answered)
+        return future
+
+    def _passed_on(self, future: asyncio.Future[Child], task: asyncio.Task[Child]) -> None:
+        self._heard(task)
+        if not future.done() and not task.cancelled() and (error := task.exception()) is not None:
+            future.set_exception(error)
+            future.exception()
+
     def start_later(
         self,
         key: str,
@@ -174,8 +221,7 @@ class ProcessTable:
                 raise StartCancelled(f"process {key} start was cancelled")
             spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         except BaseException:
-            del self._entries[key]
-            self._running -= 1
+            self._give_back(key)
             raise
         return await self._start(key, place, spec, sink, spawning)
 
@@ -207,33 +253,62 @@ class ProcessTable:
             if spec.network is not None:
                 spec.network.begin(spawned.child)
             if spec.running_sandbox is not None:
-                spec, spawned = await self._set_up(key, place, spec, spawned)
-            child = Child(key, spec.begun(), spawned, self._launcher, self._loop, sink())
-            if spec.network is not None:
-                spec.network.began(child)
-            if not self._launcher.link.alive and not self._launcher.link.bereft:
-                _end(child)  # no keeper would tell us of its exit
-                raise gone()
+                spec, spawned = await sandbox_start.set_up(
+                    self._launcher,
+                    self._loop,
+                    key,
+                    spec,
+                    spawned,
+                    lambda spec: self._note(key, spec, place),
+                    lambda: place.cancelled,
+                )
+            child = self._made(key, place, spec, spawned, sink)
         except BaseException:
-            del self._entries[key]
-            self._running -= 1
+            self._give_back(key)
             raise
-        child.started = place.at
         if place.cancelled:
-            del self._entries[key]
-            self._running -= 1
-            await _kill(child)
-            raise StartCancelled(f"process {key} start was cancelled")
+            self._give_back(key)
+            await self._cancelled(child)
+        self._begun(child)
+        # The caller of this task is told two turns of the loop later; what the child does is
+        # told after that, so that news of a process never overtake the news of its start.
+        soon = self._loop.call_soon
+        soon(soon, soon, child.begin)  # in the third turn
+        return child
+
+    def _made(
+        self,
+        key: str,
+        place: Starting,
+        spec: ProcessSpec,
+        spawned: Spawned,
+        sink: Callable[[], Sink | None],
+    ) -> Child:
+        child = Child(key, spec.begun(), spawned, self._launcher, self._loop, sink())
+        if spec.network is not None:
+            spec.network.began(child)
+        if not self._launcher.link.alive and not self._launcher.link.bereft:
+            sandbox_start.end(child)  # no keeper would tell us of its exit
+            raise gone()
+        child.started = place.at
+        return child
+
+    def _begun(self, child: Child) -> None:
         self._put(child)
         child.on_closed = self._on_closed
         child.on_exit = self._on_exit
         if self._observer is not None:
             self._observer.started(child)
-        # The caller of this task resumes two turns of the loop later.  The child reports from the
-        # third on, so that no notification about a process is sent before the reply to its start.
-        soon = self._loop.call_soon
-        soon(soon, soon, child.begin)  # in the third turn
-        return child
+
+    def _give_back(self, key: str) -> None:
+        """Free the id of a process that is not started."""
+        del self._entries[key]
+        self._running -= 1
+
+    async def _cancelled(self, child: Child) -> Child:
+        """End a process that was terminated before it had started; raises StartCancelled."""
+        await sandbox_start.kill(child)
+        raise StartCancelled(f"process {child.key} start was cancelled")
 
     def revive(self, child: Child, closed_ago: float | None) -> None:
         """Add a process of a previous server; ``closed_ago``: how long it has been closed."""
@@ -280,50 +355,6 @@ class ProcessTable:
     def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
         """Encode the note from which the next server knows this process."""
         return b"" if self._owner is None else start_note.encode(self._owner, key, spec, place.at)
-
-    async def _set_up(
-        self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
-    ) -> tuple[ProcessSpec, Spawned]:
-        """Wait until a sandbox is set up; retried when the file system changed meanwhile.
-
-        Ends the child and releases its sandbox when it raises.
-        """
-        while True:
-            inside = spec.running_sandbox
-            if inside is None:
-                return spec, spawned
-            try:
-                if spawned.listener >= 0:
-                    keep = partial(self._launcher.keep, spawned.child, release.CALLS)
-                    way_out = None if spec.network is None else spec.network.way_out
-                    inside.attend(spawned.listener, self._loop, keep, way_out)
-                note = self._note(key, spec, place)
-                stood = await inside.set_up(self._loop)
-                stood = stood and await self._launcher.use(spec, spawned.child, note)
-                if stood and await inside.set_up(self._loop):
-                    return spec, spawned
-                said = _last_words(spawned)
-            except BaseException:
-                _end(Child(key, spec, spawned, self._launcher, self._loop, None))
-                raise
-            network, failed = spec.network, replace(spec, network=None)
-            await _kill(Child(key, failed, spawned, self._launcher, self._loop, None))
-            problem = SandboxUnavailable(said or "it was killed")
-            try:
-                if spec.again is None or place.cancelled:
-                    raise problem
-                spec = replace(spec.again(problem), network=network)
-            except BaseException:
-                if network is not None:
-                    network.ended()
-                raise
-            try:
-                spawned = await spawn(self._launcher, spec, self._note(key, spec, place))
-            except BaseException:
-                settle(spec, self._loop)
-                raise
-            if spec.network is not None:
-                spec.network.begin(spawned.child)
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -469,31 +500,3 @@ def _tidy() -> None:
     """Return freed memory to the system after many processes have ended."""
     gc.collect()
     malloc_trim.give_back()
-
-
-def _last_words(spawned: Spawned) -> str:
-    """The text that bwrap wrote to its stderr, or to the terminal."""
-    try:
-        said = os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
-    except OSError:
-        return ""
-    return said.decode(errors="replace").strip()
-
-
-async def _kill(child: Child) -> None:
-    """Kill an unwanted child, and release it."""
-    try:
-        await child.ending.kill()
-    except BaseException:
-        _end(child)
-        raise
-    child.discard()
-
-
-def _end(child: Child) -> None:
-    """Version of `_kill` that does not wait, with or without a keeper."""
-    if child.launcher.link.alive:
-        child.launcher.kill(child.number)
-    else:
-        release.kill(child)
-    child.discard()

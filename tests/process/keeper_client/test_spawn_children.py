@@ -15,6 +15,7 @@ import pytest
 
 from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import messages
+from handrail.process import fd_reserve
 from handrail.process.keeper_client import spawn_children as launching
 from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
@@ -403,8 +404,8 @@ def test_a_start_without_room_for_its_descriptors_is_refused_before_it_runs() ->
         most = next(n for n in range(top, 2 * top + 99) if n - min(24, n // 8) == top + 11)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         try:
-            launching._check_room(held.fileno(), 2)
+            fd_reserve.check_room(held.fileno(), 2 * launching._EACH)
             with pytest.raises(OSError, match="Too many open files"):
-                launching._check_room(held.fileno(), 3)
+                fd_reserve.check_room(held.fileno(), 3 * launching._EACH)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from typing import Any, cast
 
 from handrail.process.output import read_scheduler
 from handrail.process.output.read_scheduler import ReadScheduler
+from tests.support.eventually import eventually_so
 
 
 class Endless:
@@ -75,3 +77,57 @@ async def test_a_stream_that_fails_stops_no_other(monkeypatch: Any) -> None:
         await asyncio.sleep(0)
     assert len(failures) == 1
     assert took[101] == 1
+
+
+class Piped:
+    """A stream at the reading end of a pipe."""
+
+    def __init__(self, turns: ReadScheduler, fails: bool = False) -> None:
+        self.fd, self.far = os.pipe()
+        self.turns, self.fails = turns, fails
+        self.reading, self.hung_up = True, False
+        self.took: list[bytes] = []
+        self.after: list[Piped] = []
+
+    def readable(self) -> None:
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        self.took.append(os.read(self.fd, 100))
+        for other in self.after:
+            other.end()
+        if self.hung_up:
+            self.end()
+
+    def end(self) -> None:
+        if self.reading:
+            self.reading = False
+            self.turns.unwatch(cast("Any", self))
+            os.close(self.fd)
+
+
+async def test_streams_are_watched_until_they_end_whatever_others_do() -> None:
+    loop = asyncio.get_running_loop()
+    failures: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    turns = ReadScheduler(loop)
+    failing, first, ended, last = (Piped(turns, number == 0) for number in range(4))
+    for stream in (failing, first, ended, last):
+        turns.watch(cast("Any", stream))
+        os.write(stream.far, b"x")
+    first.after = [ended]  # in the same turn, when there is something to read from both
+    await eventually_so(lambda: bool(last.took and failing.took))
+    assert ended.took == []
+    assert len(failures) == 1
+    os.close(last.far)
+    await eventually_so(lambda: not last.reading)
+    assert last.took == [b"x", b""]
+    assert last.hung_up
+    turns.close()  # some are still read
+    os.write(first.far, b"y")
+    await eventually_so(lambda: len(first.took) == 2)
+    failing.end()
+    first.end()
+    turns.close()
+    for fd in (failing.far, first.far, ended.far):
+        os.close(fd)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -31,9 +30,6 @@ from handrail.process.spec import ProcessSpec
 
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
-
-#: Other threads may search for a free descriptor at the same time.
-_OTHERS = 16
 
 #: Status, and if they are known user ms, system ms, max RSS.
 ExitCallback = Callable[..., None]
@@ -191,39 +187,58 @@ class Launcher:
         ``note``: what the next server has to know of it; holds no NUL.  The keeper is asked
         before this returns, or in its turn; the coroutine waits for the answer.
         """
-        waiting, self.asked_at = spec.waiting, self._loop.time()
+        waiting = spec.waiting
         if waiting is not None and waiting.spawned is not None:
+            self.asked_at = self._loop.time()
             return self._made_ahead(spec, waiting.spawned, note)
+        child, question = self.ask(spec, note)
+        if waiting is not None and waiting.argv and not self._starts.waiting:
+            self._tell(spec, child, note)
+        return self._spawned(spec, child, question, note)
+
+    def ask(self, spec: ProcessSpec, note: bytes) -> tuple[int, asyncio.Future[messages.Message]]:
+        """Ask for a child: its number, and what ``answered`` reads; raises SpawnFailed."""
+        self.asked_at = self._loop.time()
         cwd = find_program.open_cwd(spec.cwd)
         try:
             program = find_program.find_program(spec.argv[0], spec.env, cwd)
             self._children += 1
             child = self._children
             asked = start_fields.spawn(spec, child, program, note)
-            _check_room(cwd, 1 + len(self._starts))
+            fd_reserve.check_room(cwd, _EACH * (1 + len(self._starts)))
             question = self._starts.ask(asked.pack(), [cwd, *[fd for _, fd in spec.passed]])
-            if waiting is not None and waiting.argv and not self._starts.waiting:
-                self._tell(spec, child, note)
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None
             raise find_program.spawn_failed(spec.argv[0], number or errno.EINVAL) from None
         finally:
             os.close(cwd)
-        return self._spawned(spec, child, question, note)
+        return child, question
 
     async def _spawned(
         self, spec: ProcessSpec, child: int, question: asyncio.Future[messages.Message], note: bytes
     ) -> Spawned:
         try:
-            answer = await question
-        except OSError as error:
-            raise find_program.spawn_failed(spec.argv[0], error.errno or 0) from None
+            with contextlib.suppress(OSError):  # told by ``answered``
+                await question
         except asyncio.CancelledError:
             # The answer may have come in the same turn of the loop.
             if not question.cancelled() and question.exception() is None:
                 self._unwanted(question.result())
             raise
+        spawned = self.answered(spec, child, question)
+        if spec.waiting is not None and spec.waiting.argv and child not in self._using:
+            self._tell(spec, child, note)  # the start had to wait for its turn
+        return spawned
+
+    def answered(
+        self, spec: ProcessSpec, child: int, question: asyncio.Future[messages.Message]
+    ) -> Spawned:
+        """What the keeper has answered; raises SpawnFailed, or KeeperLost."""
+        try:
+            answer = question.result()
+        except OSError as error:
+            raise find_program.spawn_failed(spec.argv[0], error.errno or 0) from None
         if answer.op == messages.FAILED:
             number = messages.Count.unpack(answer.fields).number
             raise find_program.spawn_failed(spec.argv[0], number)
@@ -236,8 +251,6 @@ class Launcher:
             fault_points.point("spawn.answered")
         *fds, pidfd = answer.fds
         answer.fds = []
-        if spec.waiting is not None and spec.waiting.argv and child not in self._using:
-            self._tell(spec, child, note)  # the start had to wait for its turn
         listener = fds.pop() if spec.announced else -1
         pid = messages.Spawned.unpack(answer.fields).pid
         return Spawned(child, pid, pidfd, tuple(fds), listener)
@@ -290,7 +303,12 @@ class Launcher:
     @property
     def starting(self) -> bool:
         """Whether the keeper is asked for a child at the moment."""
-        return bool(len(self._starts))
+        return len(self._starts) > 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether children are started, or watched."""
+        return self.starting or len(self._watchers) > 0
 
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[messages.Message]:
         """Signal the leader, its group or its whole tree; answered by a Count."""
@@ -385,6 +403,7 @@ class Launcher:
     def close(self) -> None:
         """Close the link.  An embedded keeper then ends its children and itself."""
         self.link.close()
+        self.turns.close()
 
     def relink(self, handle: KeeperHandle) -> None:
         """Continue with another keeper; requests to the previous one have failed."""
@@ -480,18 +499,3 @@ def _seen(future: asyncio.Future[Any]) -> None:
     """Ignore the answer."""
     if not future.cancelled():
         future.exception()
-
-
-def _check_room(fd: int, starts: int) -> None:
-    """Refuse a start for which fds are missing: a child whose fds do not fit has to be killed.
-
-    Numbers are given from below, so when a high one is free all above it are.  Raises OSError.
-    """
-    most = fd_reserve.limit() - _EACH * starts
-    try:
-        found = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, most - _OTHERS)
-        os.close(found)
-    except (OSError, ValueError):
-        found = most + 1
-    if found > most:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -40,6 +40,7 @@ class Stream:
         "_turns",
         "ended",
         "fd",
+        "hung_up",
         "index",
         "numbered",
         "queued",
@@ -66,6 +67,7 @@ class Stream:
         self.reading = False
         self.queued = False  # it waits for its turn (``read_scheduler.py``)
         self.ended = False
+        self.hung_up = False  # the other end is closed, and nothing is left
         self.numbered = 0  # up to this position of the spool the bytes have a number
         self._tries_for_room = 0  # in a row and in vain
 
@@ -78,9 +80,10 @@ class Stream:
         """Have ``ChildOutput.readable`` called whenever there is something to read."""
         if not self.reading and not self.ended:
             self.reading = True
-            self._loop.add_reader(self.fd, self._readable)
+            self._turns.watch(self)
 
-    def _readable(self) -> None:
+    def readable(self) -> None:
+        """Read now or in one of the next turns of the loop."""
         if self._turns.grant(self):
             self._output.readable(self)
 
@@ -92,7 +95,7 @@ class Stream:
     def stop_reading(self) -> None:
         if self.reading:
             self.reading = False
-            self._loop.remove_reader(self.fd)
+            self._turns.unwatch(self)
 
     def take(self) -> bool:
         """Move one step of output; False when there is none now, or none any more."""
@@ -101,7 +104,7 @@ class Stream:
             return self._throw_away()
         spool = self.spool
         if spool is None:
-            if output.hands_over and _hung_up(self.fd):
+            if output.hands_over and (self.hung_up or _hung_up(self.fd)):
                 self.end()
                 return False
             try:
