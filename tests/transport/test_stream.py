@@ -167,6 +167,30 @@ async def test_what_is_gathered_is_written_when_the_turn_ends() -> None:
     line.connection_lost(None)
 
 
+async def test_what_is_gathered_for_a_while_is_written_then_or_before() -> None:
+    line, transport = counted(Recorder())
+    for early in (True, False):
+        transport.writes.clear()
+        line.gather(0.01)
+        line.send(b"1")
+        line.gather()  # within the time: it goes on
+        line.send(b"2")
+        await asyncio.sleep(0)
+        assert transport.writes == []
+        if early:
+            line.write_gathered()
+        else:
+            await asyncio.sleep(0.05)
+        assert transport.writes == [b"1\n2\n"]
+        line.send(b"3")
+        assert transport.writes == [b"1\n2\n", b"3\n"]
+    line.gather(0.01)
+    line.send(b"4")
+    line.connection_lost(None)
+    await asyncio.sleep(0.05)
+    assert len(transport.writes) == 2
+
+
 async def test_what_is_gathered_is_written_before_the_end() -> None:
     line, transport = counted(Recorder())
     line.gather()

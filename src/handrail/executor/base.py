@@ -93,6 +93,8 @@ class SpawnRequest:
     watch_denials: bool = False
     #: A proxy that decides for each host; in a sandbox it is the only way out.
     network: NetworkRequest | None = None
+    #: Nothing but its end is wanted: its executor may tell of its start together with that.
+    gather: bool = False
     #: Sandboxed processes under one name have one loopback, if they may do the same.
     loopback: str | None = None
 

@@ -31,6 +31,7 @@ from handrail.executor.base import (
 from handrail.executor.client.session import REQUEST_TIMEOUT, ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
+from handrail.process.spec import NO_LIMITS
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INVALID_REQUEST, SANDBOX_UNAVAILABLE
 from handrail.protocol.process import LIMITS
@@ -358,8 +359,10 @@ class RemoteExecutor(Executor):
             params["onLag"] = on_lag
         if request.timeout is not None and "timeout" in extensions:
             params["timeoutMs"] = math.ceil(request.timeout * 1000)
-        if limits := request.limits.given():
+        if request.limits is not NO_LIMITS and (limits := request.limits.given()):
             params["limits"] = _limits(limits, extensions)
+        if request.gather and "startGather" in extensions:
+            params["gather"] = True
         if request.detach:
             params["detach"] = True
         if request.watch_denials:

@@ -102,6 +102,9 @@ class StartParams(Wire):
     loopback: str | None = None
     #: Ours: record what the sandbox refuses while it happens (see ``docs/sandbox.md``).
     watch_denials: bool = False
+    #: Ours: its client wants nothing but its end, so the answer may be held back for a moment, to
+    #: be sent together with what the process does.
+    gather: bool = False
     #: Ours: ``percent`` says that ``argv``, ``arg0``, ``env`` and ``envPolicy`` are
     #: percent-encoded, names and values, so that they can hold any bytes but NUL.
     words: Literal["percent"] | None = None

@@ -36,6 +36,7 @@ EXTENSIONS = (
     "sessionClose", "sessionTemporary", "privateTmp", "sandboxBackend", "denials", "watchDenials",
     "fileBatches", "fileWatch", "keeper", "labels", "secretEnv", "processUsage", "sessionDetach",
     "sessionResult", "serverStatus", "network", "loopback", "networkUpdate",
+    "startGather",
 )  # fmt: skip
 
 

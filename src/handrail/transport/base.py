@@ -53,9 +53,9 @@ class Transport(Protocol):
     def buffered(self) -> int:
         """Bytes handed over and not yet taken by the kernel."""
 
-    def gather(self) -> None:
+    def gather(self, seconds: float = 0.0) -> None:
         """Write what is sent from now on in one piece: by ``write_gathered``, or when this turn of
-        the loop ends."""
+        the loop ends, or after so many seconds."""
 
     def write_gathered(self) -> None:
         """Write what was gathered."""

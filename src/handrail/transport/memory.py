@@ -67,7 +67,7 @@ class MemoryTransport:
     def buffered(self) -> int:
         return 0 if self._lost else self._other._unread
 
-    def gather(self) -> None:
+    def gather(self, seconds: float = 0.0) -> None:
         """Do nothing: a message costs no system call."""
 
     def write_gathered(self) -> None:

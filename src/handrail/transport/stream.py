@@ -52,6 +52,7 @@ class StreamConnection(asyncio.Protocol, ABC):
     # fmt: off
     __slots__ = (
         "_buffered_before", "_close_before", "_close_timeout", "_gathered", "_gathered_size",
+        "_gathers_until",
         "_held", "_joins", "_loop", "_on_lost",
         "_paused", "_pumping", "_receiver", "_state", "_stopped", "_timer", "_transport", "_why",
         "peer",
@@ -83,6 +84,7 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._buffered_before = 0
         self._gathered: list[bytes] | None = None  # to be written together
         self._gathered_size = 0
+        self._gathers_until: asyncio.TimerHandle | None = None
         self._held: list[tuple[bytes, ...]] | None = None  # sent during a message in pieces
         self._close_before = 0.0
 
@@ -128,12 +130,18 @@ class StreamConnection(asyncio.Protocol, ABC):
             size += sum(len(part) for parts in self._held for part in parts)
         return size
 
-    def gather(self) -> None:
+    def gather(self, seconds: float = 0.0) -> None:
         if self._gathered is None and self._state == OPEN:
             self._gathered = []
-            self._loop.call_soon(self.write_gathered)
+            if seconds:
+                self._gathers_until = self._loop.call_later(seconds, self.write_gathered)
+            else:
+                self._loop.call_soon(self.write_gathered)
 
     def write_gathered(self) -> None:
+        if self._gathers_until is not None:
+            self._gathers_until.cancel()
+            self._gathers_until = None
         gathered, self._gathered, self._gathered_size = self._gathered, None, 0
         if gathered and self._state != LOST:
             self._write_now(gathered)

@@ -417,7 +417,9 @@ class AsyncWorkspace(NamesChecked):
         """
         pause = seconds(wait, "wait")
         most = None if max_output is None else byte_count(max_output, "max_output")
-        follower = await self._start(command, input=input, **without_stdin(options))
+        # Input is not to wait for the answer to the start.
+        to_end = input is None and pause is None
+        follower = await self._start(command, to_end, input=input, **without_stdin(options))
         follower.collect(most)
         if pause is None:  # there is no later reader
             follower.session.keep_output(RETENTION_BYTES)
@@ -474,7 +476,9 @@ class AsyncWorkspace(NamesChecked):
 
         return await open_python(self, python, process, dict(options))
 
-    async def _start(self, command: Command, **options: Any) -> ProcessFollower:
+    async def _start(
+        self, command: Command, to_end: bool = False, /, **options: Any
+    ) -> ProcessFollower:
         defaults = CommandDefaults(
             self._profile,
             self._variables,
@@ -483,6 +487,7 @@ class AsyncWorkspace(NamesChecked):
             self._labels,
             self._network,
             self._hosts,
+            to_end,
         )
         self._count += 1
         process_id = f"{self._tag}-{self._count}"

@@ -66,6 +66,8 @@ class CommandDefaults(NamedTuple):
     #: Instead of the profile's.
     network: Network | None
     hosts: AskedHosts
+    #: Whether its caller wants nothing but its end.
+    gather: bool = False
 
 
 async def start_command(
@@ -146,6 +148,7 @@ async def start_command(
         watch_denials=watch_denials,
         network=None if call is None else call.request(),
         loopback=location.loopback,
+        gather=defaults.gather,
     )
     started = time.monotonic()
     try:

@@ -13,6 +13,7 @@ import pytest
 
 from handrail.process.child import Child
 from handrail.process.table import Starting
+from handrail.transport.memory import MemoryTransport
 from tests.support.clients import MemoryClient, Refused, chunks_of
 from tests.support.eventually import spin
 from tests.support.processes import PATH
@@ -439,3 +440,46 @@ async def test_a_managed_network_is_never_an_open_one(sandbox: dict[str, Any]) -
         assert "managed network" in message
         await client.start("p", "/bin/echo", enforceManagedNetwork=False)
         assert (await ends_with(client, "p"))[0] == 0
+
+
+async def test_the_answer_is_held_back_for_a_client_that_wants_the_end_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not without another process, which keeps the machine busy, nor for one that asks more."""
+    told: list[str] = []
+
+    def gather(transport: MemoryTransport, seconds: float = 0.0) -> None:
+        if seconds:
+            told.append("held")
+
+    def write_gathered(transport: MemoryTransport) -> None:
+        told.append("written")
+
+    monkeypatch.setattr(MemoryTransport, "gather", gather)
+    monkeypatch.setattr(MemoryTransport, "write_gathered", write_gathered)
+    async with serving() as served:
+        client, other = await served.client(), await served.client()
+        await client.start("alone", "true", gather=True)
+        await client.until_closed("alone")
+        assert "held" not in told
+        await other.start("busy", "sleep", "600")
+        await client.start("not asked", "true")
+        await client.until_closed("not asked")
+        assert "held" not in told
+        told.clear()
+        await client.start("held", "true", gather=True)
+        await client.until_closed("held")
+        assert told[0] == "held"
+        assert told[-1] == "written"
+        await client.start("long", "sleep", "600")
+        told.clear()
+        await client.start("beside it", "true", gather=True)
+        await client.until_closed("beside it")
+        assert "held" not in told
+        await client.call("process/terminate", processId="long")
+        await client.until_closed("long")
+        told.clear()
+        await client.start("asked meanwhile", "sleep", "600", gather=True)
+        assert told == ["held"]
+        await client.call("environment/status")
+        assert told == ["held", "written"]

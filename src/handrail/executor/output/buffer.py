@@ -312,6 +312,13 @@ class Follower:
             history.settle()
         return event
 
+    def rest(self, most: int) -> list[OutputEvent] | None:
+        """All there is to read, if it has ended and is no more than ``most`` bytes; else None."""
+        history = self._history
+        if not history.ended or history.failure is not None or history.total > most:
+            return None
+        return self.ready(most + 1)
+
     def ready(self, most: int) -> list[OutputEvent]:
         """What can be read without waiting: about ``most`` bytes."""
         events: list[OutputEvent] = []

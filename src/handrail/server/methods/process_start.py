@@ -27,6 +27,7 @@ from handrail.protocol.process import LimitsParams, StartParams, StartResult
 from handrail.sandbox.denial import LINUX_SECCOMP
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, NO_SANDBOX
 from handrail.server.methods import process_lookup
+from handrail.server.raw_results import Later
 
 if TYPE_CHECKING:
     from handrail.network.managed.process import ManagedProcess
@@ -79,12 +80,15 @@ def process_start(conn: Connection, params: StartParams) -> Any:
             return later
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
+        if params.sandbox is None and network is None:
+            plain = session.table.start_plain(key, spec, session.sink)
+            return Later(plain, lambda done: _read(conn, params, done, None))
         starting = session.table.start(key, spec, session.sink)
     except ProcessExists as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _started(conn, key, starting, None if made is None else lambda: made)
+    return _started(conn, params, starting, None if made is None else lambda: made)
 
 
 def _in_sandbox(
@@ -134,7 +138,7 @@ def _in_sandbox(
 
     needed = [one for one in preparations if one is not None]
     if needed:
-        return spec, None, _started_later(conn, key, needed, make, network)
+        return spec, None, _started_later(conn, params, needed, make, network)
     return *make(), None
 
 
@@ -153,7 +157,7 @@ def _check_loopback(name: str, sandbox: dict[str, Any] | None) -> None:
 
 def _started_later(
     conn: Connection,
-    key: str,
+    params: StartParams,
     preparations: list[Preparation | loopback.Preparation],
     make: Callable[[], tuple[ProcessSpec, SandboxedCommand]],
     network: ManagedProcess | None,
@@ -177,25 +181,36 @@ def _started_later(
             raise
         return spec
 
-    starting = session.table.start_later(key, prepared(), session.sink)
-    return _started(conn, key, starting, lambda: made)
+    starting = session.table.start_later(params.process_id, prepared(), session.sink)
+    return _started(conn, params, starting, lambda: made)
 
 
 async def _started(
     conn: Connection,
-    key: str,
+    params: StartParams,
     starting: asyncio.Task[Child],
     made: Callable[[], SandboxedCommand | None] | None,
 ) -> StartResult:
     """The answer to a start, once that has come to its end; ``made``: its sandbox by then."""
+    # Not the task itself: a client that is lost meanwhile finds the process when it resumes.
+    over: asyncio.Future[None] = conn.server.loop.create_future()
+    starting.add_done_callback(lambda _: None if over.done() else over.set_result(None))
+    await over
+    return _read(conn, params, starting, made)
+
+
+def _read(
+    conn: Connection,
+    params: StartParams,
+    starting: asyncio.Future[Child],
+    made: Callable[[], SandboxedCommand | None] | None,
+) -> StartResult:
+    """The answer to a start that has come to its end; raises RpcError."""
     try:
-        # Not the task itself: a client that is lost meanwhile finds the process when it resumes.
-        over: asyncio.Future[None] = conn.server.loop.create_future()
-        starting.add_done_callback(lambda _: None if over.done() else over.set_result(None))
-        await over
         child = starting.result()
-        if conn.session is not None and conn.session.stores_new:
-            conn.server.sessions.store(conn.session, [child.key])
+        session = conn.session
+        if session is not None and session.stores_new:
+            conn.server.sessions.store(session, [child.key])
     except StartCancelled as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SandboxError as error:
@@ -204,7 +219,12 @@ async def _started(
         raise refused(error) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _result(conn, key, None if made is None else made())
+    # With no other process here the client is alone, and is quicker when it hears of the start: its
+    # processor does not fall asleep.
+    alone = session is not None and session.table.running == 1
+    if params.gather and alone and conn.server.launcher.busy:
+        conn.calls.gather()
+    return _result(conn, params.process_id, None if made is None else made())
 
 
 def _result(conn: Connection, key: str, made: SandboxedCommand | None) -> StartResult:

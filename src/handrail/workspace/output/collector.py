@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from handrail.executor.base import ExecSession, OutputKind
+from handrail.executor.base import ExecSession, OutputEvent, OutputKind
+from handrail.executor.output.buffer import Follower
 from handrail.secret_masks import Secrets
 from handrail.workspace.output.kept_output import KeptOutput
 
@@ -29,19 +31,30 @@ class OutputCollector:
         self.stdout = KeptOutput(most, secrets)
         self.stderr = KeptOutput(most, secrets)
         self._missed = 0
-        self._task = asyncio.get_running_loop().create_task(self._run(session))
-        self._task.add_done_callback(_noticed)
-
-    async def _run(self, session: ExecSession) -> None:
+        #: None: the output had ended before it was asked for.
+        self._task: asyncio.Task[None] | None = None
         events = session.subscribe_output(paced=True)
+        rest = events.rest(_BACKLOG_BYTES) if isinstance(events, Follower) else None
+        if rest is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(events))
+            self._task.add_done_callback(_noticed)
+            return
+        events.close()
+        for event in rest:
+            self._take(event)
+
+    async def _run(self, events: Any) -> None:
         try:
             async for event in events:
-                if event.omitted:
-                    self._lost(event.omitted)
-                stream = self.stdout if event.kind is OutputKind.STDOUT else self.stderr
-                stream.add(event.data)
+                self._take(event)
         finally:
             events.close()
+
+    def _take(self, event: OutputEvent) -> None:
+        if event.omitted:
+            self._lost(event.omitted)
+        stream = self.stdout if event.kind is OutputKind.STDOUT else self.stderr
+        stream.add(event.data)
 
     def _lost(self, size: int) -> None:
         """Bytes are missing, as a rule before the first: the process waits for this reader."""
@@ -56,7 +69,7 @@ class OutputCollector:
 
     @property
     def done(self) -> bool:
-        return self._task.done()
+        return self._task is None or self._task.done()
 
     @property
     def _size(self) -> int:
@@ -68,6 +81,8 @@ class OutputCollector:
         A quarter of a second and ``more``, even if a descendant goes on writing.  If this is
         cancelled, the streams count as not ended.
         """
+        if self._task is None:
+            return True
         if not self._task.done():
             await asyncio.sleep(0)  # nearly always the streams have ended with the process
         loop = asyncio.get_running_loop()
@@ -84,7 +99,8 @@ class OutputCollector:
         return True
 
     def stop(self) -> None:
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _noticed(task: asyncio.Task[None]) -> None:
