@@ -24,6 +24,7 @@ LEAST_BYTES = 4
 MOST_BYTES = 64 * 1024
 #: So much of a value is looked for before the rest is compared.
 _FIRST = 8
+_NOTHING = re.compile(b"")
 
 
 class Secrets:
@@ -51,8 +52,10 @@ class Secrets:
             for form in (data, stripped, stripped.replace(b"\n", b"\r\n")):
                 if len(form) >= LEAST_BYTES:
                     self._forms.setdefault(form, name)
-        longest_first = sorted(self._forms, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        self._pattern = _NOTHING
+        if self._forms:
+            longest_first = sorted(self._forms, key=len, reverse=True)
+            self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
 
     def __repr__(self) -> str:
         return f"<Secrets {', '.join(self.values) or 'none'}>"

@@ -10,10 +10,7 @@ MOST_CELLS = 65_535
 
 def fits_terminal(rows: object, cols: object) -> bool:
     """Whether a terminal can have this size."""
-    return all(
-        isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= MOST_CELLS
-        for n in (rows, cols)
-    )
+    return type(rows) is int and type(cols) is int and 1 <= rows <= MOST_CELLS >= cols >= 1
 
 
 def check_size(rows: object, cols: object) -> None:

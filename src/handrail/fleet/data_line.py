@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import (
@@ -58,6 +59,8 @@ class DataLine(ExecServerClient):
         self.on_revival: Callable[[], Awaitable[None]] | None = None
         #: The workspace that its session leaves when the next one is made.
         self.leaving: str | None = None
+        #: What an executor on it offers, and the extensions from which that was found.
+        self.known_features: tuple[frozenset[str], ExecutorFeatures] | None = None
         self.used = 0.0
         self._parked = False
         self._reopening = asyncio.Lock()
@@ -242,28 +245,15 @@ class FleetExecutor(RemoteExecutor):
     def __init__(self, line: DataLine) -> None:
         # Without a lag of its own: a process goes on while no driver reads.
         super().__init__(line, request_timeout=line.node.settings.request_timeout, on_lag=None)
-        self._known: tuple[frozenset[str], ExecutorFeatures] | None = None
 
     @property
     def features(self) -> ExecutorFeatures:
         """What the server offers, with the temporary directory of the workspace at its own path."""
-        offered = self.client.extensions
-        if self._known is None or self._known[0] is not offered:
-            self._known = offered, self._features()
-        return self._known[1]
-
-    def _features(self) -> ExecutorFeatures:
-        found = super().features
-        return ExecutorFeatures(
-            remote=True,
-            close_stdin=found.close_stdin,
-            timeouts=found.timeouts,
-            limits=True,
-            detach=found.detach,
-            watch_denials=found.watch_denials,
-            private_tmp=False,
-            network=found.network,
-        )
+        client = self.client
+        if client.known_features is None or client.known_features[0] is not client.extensions:
+            found = replace(super().features, limits=True, private_tmp=False, loopback=False)
+            client.known_features = client.extensions, found
+        return client.known_features[1]
 
     async def spawn(self, request: SpawnRequest) -> RemoteSession:
         """Start one process; raises NodeLost or NodeUnreachable too."""

@@ -55,6 +55,14 @@ _OUTPUT: dict[type, Any] = {
 _read_output = msgspec.json.Decoder(_OutputMessage).decode
 
 
+#: A timer may fire so much earlier than its time.
+_EARLY = 0.001
+
+
+class _Late(Exception):
+    """The deadline of a call is over."""
+
+
 class CallTimedOut(TransportError):
     """No reply within the caller's deadline; whether the call was carried out is not known."""
 
@@ -84,6 +92,10 @@ class RpcConnection:
         self._heard = 0  # messages received
         #: A prompt call was not answered in time, and no message has arrived since.
         self.silent = False
+        #: When calls end without a reply, by their numbers; one timer, for most are answered long
+        #: before.
+        self._deadlines: dict[int, float] = {}
+        self._clock: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: str | None = None  # why, once it is
         self.broken = False  # the peer broke the protocol
@@ -125,6 +137,9 @@ class RpcConnection:
     def disconnected(self, why: str) -> None:
         if self.gone is None:
             self.gone = why
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
         self._wake_writers()
         if not self._over.done():
             self._over.set_result(None)
@@ -156,26 +171,59 @@ class RpcConnection:
         most = MOST_CALLS + (RESERVED_CALLS if reserved else 0)
         if self._peer.pending >= most:
             raise LocalProtocolError(f"{most} calls are under way; wait for some of them")
-        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        heard = self._heard
+        loop = asyncio.get_running_loop()
+        heard, number = self._heard, 0
+        deadline = None if timeout is None else loop.time() + timeout
         try:
-            async with asyncio.timeout(timeout):
-                while self._paused and self.gone is None and not reserved:
-                    await self._writable()
-                if self.gone is not None or self._transport is None:
-                    raise ConnectionLost(f"the connection ended: {self.gone or 'never begun'}")
-                number = self._peer.call(waiter)
-                try:
-                    self._transport.send(_message(number, method, params))
-                    return await waiter
-                finally:
-                    self._peer.give_up(number)
-        except TimeoutError:
+            if self._paused and not reserved:
+                await self._unpaused(deadline)
+            if self.gone is not None or self._transport is None:
+                raise ConnectionLost(f"the connection ended: {self.gone or 'never begun'}")
+            waiter: asyncio.Future[Any] = loop.create_future()
+            number = self._peer.call(waiter)
+            self._transport.send(_message(number, method, params))
+            if deadline is not None:
+                self._end_by(number, deadline)
+            return await waiter
+        except _Late:
             # A connection that we do not read is silent because of us.
             self.silent |= prompt and heard == self._heard and not self._held
             raise CallTimedOut(
                 f"no answer to {method} within {round(timeout or 0, 3):g} s"
             ) from None
+        finally:
+            self._peer.give_up(number)
+            self._deadlines.pop(number, None)
+
+    async def _unpaused(self, deadline: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self._paused and self.gone is None:
+                    await self._writable()
+        except TimeoutError:
+            raise _Late from None
+
+    def _end_by(self, number: int, deadline: float) -> None:
+        self._deadlines[number] = deadline
+        if self._clock is None or deadline < self._clock.when():
+            self._wait_until(deadline)
+
+    def _wait_until(self, deadline: float) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = asyncio.get_running_loop().call_at(deadline, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        self._clock = None
+        now = asyncio.get_running_loop().time() + _EARLY
+        for number, deadline in list(self._deadlines.items()):
+            if deadline <= now:
+                del self._deadlines[number]
+                waiter = self._peer.give_up(number)
+                if waiter is not None and not waiter.done():
+                    waiter.set_exception(_Late())
+        if self._deadlines:
+            self._wait_until(min(self._deadlines.values()))
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification."""

@@ -177,7 +177,9 @@ class ExecServerClient:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
-            rpc = await self._connection(method, deadline)
+            rpc = self._rpc
+            if rpc is None or rpc.gone is not None or self._failure or not self._up.is_set():
+                rpc = await self._connection(method, deadline)
             left = None if deadline is None else max(0.0, deadline - loop.time())
             given = params() if callable(params) else params
             # The time left after a reconnect may be too short to call a connection silent.
