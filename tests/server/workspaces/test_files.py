@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from handrail.server.workspaces import remove_directories
+from handrail.server.workspaces import spare_directories as spare_directories_module
 from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork
 from handrail.server.workspaces.record import Record
@@ -83,6 +85,10 @@ def test_a_file_of_the_past_is_written_anew(tmp_path: Path) -> None:
         directories.close()
 
 
+def exists(path: str) -> bool:
+    return os.path.exists(path)
+
+
 @asynccontextmanager
 async def spare_directories(path: Path) -> AsyncIterator[tuple[Directories, SpareDirectories]]:
     directories, work = Directories(str(path)), FileWork()
@@ -120,9 +126,8 @@ async def test_what_commands_could_write_is_new_each_time(tmp_path: Path) -> Non
         os.mkdir(directories.of("w", names[1], "beside"))
         os.chmod(directories.of("w", names[2]), 0o755)
         for name in names:
-            aside = directories.put_aside(name)
-            assert aside is not None
-            spares.remove(aside)
+            spares.remove(name)
+            assert not exists(directories.root(name))
 
         def left() -> list[str]:
             """What of the eight is not removed, without their shells."""
@@ -145,3 +150,55 @@ async def test_what_commands_could_write_is_new_each_time(tmp_path: Path) -> Non
             directories.discard(name)
         for fd in held:
             os.close(fd)
+
+
+@pytest.mark.parametrize("programs", [("/bin/rmdir", "/usr/bin/rmdir"), ("/no/such/rmdir",)])
+async def test_many_that_were_used_are_removed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...]
+) -> None:
+    """By a program or by threads; what holds files, or is gone already, is no obstacle."""
+    monkeypatch.setattr(remove_directories, "_PROGRAMS", programs)
+    directories, work = Directories(str(tmp_path / "d")), FileWork()
+    try:
+        paths = []
+        for number in range(40):
+            name = directories.make()
+            if number == 7:
+                os.mkdir(f"{directories.root(name)}/more")
+            if number == 8:
+                os.rmdir(directories.temporary(name))
+            aside = directories.put_aside(name)
+            assert aside is not None
+            paths.append(aside)
+        clean = paths[:7] + paths[9:]
+        shells, others = await remove_directories.removed(clean, 10, work.quick)
+        assert shells == clean[:10]
+        assert others == []
+        assert all(remove_directories.is_shell(path) for path in shells)
+        assert not any(map(exists, clean[10:]))
+        shells, others = await remove_directories.removed(paths, 0, work.quick)
+        assert shells == []
+        assert others == [paths[7]]
+        assert [path for path in paths if exists(path)] == [paths[7]]
+        assert os.listdir(f"{paths[7]}/root") == ["more"]
+    finally:
+        work.close()
+        directories.close()
+
+
+async def test_a_slow_disk_is_left_to_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spare_directories(tmp_path / "d") as (directories, spares):
+        name = spares.take()  # by the loop itself
+        assert name is not None
+        monkeypatch.setattr(spare_directories_module, "_SLOW_SECONDS", 0.0)
+        other = spares.take()
+        assert other is not None
+        assert spares.take() is None  # being made ahead
+        third = await eventually_so(spares.take)
+        assert third is not None
+        for one in (name, other, third):
+            assert exists(directories.root(one))
+            spares.remove(one)
+            assert not exists(directories.root(one))

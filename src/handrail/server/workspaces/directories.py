@@ -14,7 +14,8 @@
 
 What is in ``w`` without a record and without a mark was spare, being made, or being removed, when a
 server ended: it is removed by the next.  All of this is blocking and is called in threads, except
-at the start of a server, and for a rename or an append.
+at the start of a server, for a rename or an append, and where directories are made singly
+(``spare_directories.py``).
 """
 
 from __future__ import annotations

@@ -377,10 +377,8 @@ class Workspaces:
         if session is not None:
             await self._server.sessions.leave_workspace(session, shared=record.shared)
         # The directory first: a record without one is removed by the next server.
-        aside = self.directories.put_aside(record.name)
+        self._spares.remove(record.name)
         self._forget(record)
-        if aside is not None and not self._closed:
-            self._spares.remove(aside)
         self._stored.remove(record)
 
     def _finished(self, record: Record, task: asyncio.Task[None]) -> None:

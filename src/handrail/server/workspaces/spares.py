@@ -46,6 +46,10 @@ class Spares(Generic[T]):
             self._spawn(self._refill())
         return found
 
+    def take_ready(self) -> T | None:
+        """One of those that are there, without having more made; None: there is none."""
+        return self._ready.pop() if self._ready else None
+
     def put_back(self, one: T) -> None:
         """Keep one that was taken and not used."""
         self._ready.append(one)
@@ -62,6 +66,11 @@ class Spares(Generic[T]):
         """Called now and then: whether none was asked for since the last time."""
         asked, self._asked = self._asked, False
         return not asked
+
+    @property
+    def any(self) -> bool:
+        """Whether there are some, or are to be."""
+        return bool(self._ready) or self.wanted > 0
 
     def give_up(self) -> list[T]:
         """Those that are there, to be removed."""
