@@ -17,6 +17,7 @@ from handrail.server.workspaces.directories import Directories
 from handrail.server.workspaces.file_work import FileWork
 from handrail.server.workspaces.record import Record
 from handrail.server.workspaces.spare_directories import SpareDirectories
+from handrail.server.workspaces.spares import Spares
 from handrail.server.workspaces.stored_records import StoredRecords
 from tests.support.eventually import eventually_so
 
@@ -202,3 +203,35 @@ async def test_a_slow_disk_is_left_to_threads(
             assert exists(directories.root(one))
             spares.remove(one)
             assert not exists(directories.root(one))
+
+
+async def test_what_was_given_up_while_more_were_made_is_not_handed_out() -> None:
+    """Once a closed network, or a directory that was removed, came back by that."""
+    going, go_on = asyncio.Event(), asyncio.Event()
+    tasks: list[asyncio.Future[None]] = []
+    number = 0
+
+    async def make(count: int) -> list[str]:
+        nonlocal number
+        number += 1
+        if number == 2:
+            going.set()
+            await go_on.wait()
+        return [f"{number}.{one}" for one in range(count)]
+
+    spares: Spares[str] = Spares(4, make, lambda job: tasks.append(asyncio.ensure_future(job)))
+    for _ in range(4):
+        assert spares.take() is None
+    await tasks[0]
+    while not going.is_set():
+        assert spares.take() is not None
+        await asyncio.sleep(0.1)
+    left = set(spares.give_up())
+    assert left
+    go_on.set()
+    await asyncio.gather(*tasks)
+    found = []
+    while (one := spares.take()) is not None:
+        found.append(one)
+    assert found
+    assert not left & set(found)

@@ -58,7 +58,10 @@ class Spares(Generic[T]):
         try:
             if self._ready:
                 await asyncio.sleep(_PAUSE_SECONDS)
-            self._ready += await self._make(self.wanted - len(self._ready))
+            made = await self._make(self.wanted - len(self._ready))
+            # Not in one statement with the wait: that would add to the list as it was before, and
+            # bring back what was given up meanwhile.
+            self._ready += made
         finally:
             self._making = False
 
