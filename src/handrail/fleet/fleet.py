@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import nullcontext
 from secrets import token_hex
@@ -156,6 +155,7 @@ class Fleet(NamesChecked):
         nodes = NodeSet(engine, self._lines)
         delivery = TemplateDelivery(nodes, engine)
         placing = Placing(nodes.by_id, engine, delivery.ensure, self._took, self._forget)
+        placing.on_made = self._series.created
         nodes.on_change = placing.wake
         if isinstance(engine, HostsEngine):
             engine.nodes = nodes.by_id
@@ -268,8 +268,6 @@ class Fleet(NamesChecked):
         Raises NoCapacity, at once for what no node can ever hold; QuotaExceeded; TemplateError;
         NodeLost for a ``node`` that is lost; VersionMismatch when no node has our version.
         """
-        began = time.monotonic()
-        placing = self._parts.placing
         # One at a time of an id: the second finds the workspace of the first.
         async with nullcontext() if id is None else self._turns.setdefault(id, asyncio.Lock()):
             if id is not None and (known := await self._same(id, sandbox, env)) is not None:
@@ -287,9 +285,7 @@ class Fleet(NamesChecked):
                 lease=lease,
                 id=id,
             )
-            made = await placing.place(wish, timeout)
-        self._series.created(time.monotonic() - began)
-        return made
+            return await self._parts.placing.place(wish, timeout)
 
     async def _wish(
         self,

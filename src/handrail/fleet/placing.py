@@ -115,6 +115,8 @@ class Placing:
         self._looking: asyncio.Task[None] | None = None
         #: Workspaces that wait for room.
         self.waiting = 0
+        #: Called with the seconds that a workspace has taken.
+        self.on_made: Callable[[float], None] | None = None
 
     def wake(self) -> None:
         """Something has changed: a node, or what is free."""
@@ -131,7 +133,8 @@ class Placing:
         Raises NoCapacity, QuotaExceeded, NodeLost for a node that was named, TemplateError.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        began = loop.time()
+        deadline = began + timeout
         await self._engine.reserve(wish.tenant, wish.amounts)
         self.waiting += 1
         try:
@@ -140,6 +143,8 @@ class Placing:
                 news = self._news
                 found = await self._attempts(wish, refusals, line)
                 if found is not None:
+                    if self.on_made is not None:
+                        self.on_made(loop.time() - began)
                     return found
                 if line is not None:
                     await line.settle()  # what it holds may be what is waited for
@@ -176,19 +181,7 @@ class Placing:
     ) -> FleetWorkspace | None:
         loop = asyncio.get_running_loop()
         asked: set[str] = set()
-        while True:
-            ready = [
-                node
-                for node in self._candidates(wish)
-                if node.state == "ready"
-                and node.id not in asked
-                and self._rests.get(node.id, 0.0) <= loop.time()
-                and node_choice.fits(node, wish.amounts)
-            ]
-            if not ready:
-                return None
-            near = line.node.id if line is not None and wish.near is None else wish.near
-            node = node_choice.ordered(ready, wish.amounts, wish.template, near)[0]
+        while (node := self._choose(wish, asked, line)) is not None:
             asked.add(node.id)
             try:
                 return await self._make(node, wish, line)
@@ -197,6 +190,30 @@ class Placing:
             except (NodeLost, NodeUnreachable):
                 refusals[node.id] = "nodes"
             self._rests[node.id] = loop.time() + _REST
+        return None
+
+    def _choose(self, wish: Wish, asked: set[str], line: DataLine | None) -> Node | None:
+        """The node to ask next."""
+        now = asyncio.get_running_loop().time()
+
+        def may_be(node: Node) -> bool:
+            return (
+                node.state == "ready"
+                and node.id not in asked
+                and self._rests.get(node.id, 0.0) <= now
+                and node_choice.fits(node, wish.amounts)
+            )
+
+        near = wish.near
+        if near is None and line is not None:
+            node, near = line.node, line.node.id
+            known = wish.node is None and self._nodes.get(near) is node
+            if known and may_be(node) and node_choice.matches(node, wish.on):
+                return node  # the first, however the others are
+        ready = [node for node in self._candidates(wish) if may_be(node)]
+        if not ready:
+            return None
+        return node_choice.ordered(ready, wish.amounts, wish.template, near)[0]
 
     def _check_possible(self, wish: Wish, refusals: dict[str, str]) -> None:
         """Raise for what no node can ever hold, and when no node is left that could."""
