@@ -398,6 +398,27 @@ async def test_servers_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> No
                 pass
 
 
+async def test_what_commands_listen_on_can_be_exposed(tmp_path: Path) -> None:
+    """As of every workspace: its commands share a loopback."""
+    serve = (
+        "import socket\n"
+        "with socket.create_server(('127.0.0.1', 8123)) as listener:\n"
+        "    print('ready', flush=True)\n"
+        "    listener.accept()[0].sendall(b'from inside')\n"
+    )
+    with host(tmp_path) as server:
+        async with fleet_of([server]) as fleet:
+            space = await fleet.workspace(**SMALL)
+            process = await space.start([sys.executable, "-c", serve])
+            await process.wait_for("ready", timeout=30)
+            exposure = await space.expose(8123)
+            reader, writer = await asyncio.open_connection("127.0.0.1", exposure.port)
+            async with asyncio.timeout(30):
+                assert await reader.read() == b"from inside"
+            writer.close()
+            await exposure.close()
+
+
 async def test_metrics_tell_of_every_node(tmp_path: Path) -> None:
     async with hosts(tmp_path) as servers:
         async with fleet_of(servers) as fleet:

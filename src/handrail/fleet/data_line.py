@@ -251,7 +251,7 @@ class FleetExecutor(RemoteExecutor):
         """What the server offers, with the temporary directory of the workspace at its own path."""
         client = self.client
         if client.known_features is None or client.known_features[0] is not client.extensions:
-            found = replace(super().features, limits=True, private_tmp=False, loopback=False)
+            found = replace(super().features, private_tmp=False)
             client.known_features = client.extensions, found
         return client.known_features[1]
 
