@@ -85,8 +85,7 @@ class ReadScheduler:
         found = [(self._watched[fd], events) for fd, events in self._epoll.poll(0)]
         for stream, events in found:
             if stream.reading:
-                if not events & select.EPOLLIN:
-                    stream.hung_up = True
+                stream.hung_up = not events & select.EPOLLIN
                 try:
                     stream.readable()
                 except Exception as error:  # noqa: BLE001 (one that fails must not stop the others)
