@@ -103,6 +103,31 @@ def test_a_deadline_and_a_late_reply() -> None:
     run(main)
 
 
+def test_each_call_has_its_own_deadline() -> None:
+    """Whichever order they were made in; one timer serves all of them."""
+
+    async def main(line: Line) -> None:
+        late, soon, answered, patient = (
+            line.call(name, timeout=seconds)
+            for name, seconds in (("late", 0.2), ("soon", 0.02), ("answered", 0.05), ("long", 60))
+        )
+        await line.peer.heard(4)
+        line.peer.say({"id": 3, "result": "in time"})
+        assert await answered == "in time"
+        with pytest.raises(CallTimedOut, match=r"no answer to soon within 0\.02 s"):
+            await soon
+        assert not late.done()
+        with pytest.raises(CallTimedOut, match=r"no answer to late within 0\.2 s"):
+            await late
+        line.peer.say({"id": 4, "result": "at last"})
+        assert await patient == "at last"
+        again = line.call("again", timeout=0.02)
+        with pytest.raises(CallTimedOut):
+            await again
+
+    run(main)
+
+
 def test_everybody_is_told_when_the_line_is_gone() -> None:
     async def main(line: Line) -> None:
         calls = [line.call() for _ in range(5)]
