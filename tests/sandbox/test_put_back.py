@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox.plan.directory_cache import UNSETTLED_NS
+from handrail.sandbox.plan.directory import UNSETTLED_NS
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 from tests.support.sandboxes import Held
 

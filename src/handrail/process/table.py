@@ -8,7 +8,6 @@ retention time and then its id is free again.
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import time
 from collections import deque
@@ -29,8 +28,6 @@ from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
-#: After many ended at once, how long to wait until freed memory is returned to the system.
-_TIDY_SECONDS = 0.25
 
 
 class Observer(Protocol):
@@ -448,7 +445,7 @@ class ProcessTable:
             self._launcher.forget(number)
         self._haunted = {number: child for number, child in known.items() if number in left}
         if len(over) >= malloc_trim.MANY:
-            self._loop.call_later(_TIDY_SECONDS, _tidy)
+            malloc_trim.give_back_soon(self._loop)
 
     async def is_idle(self) -> bool:
         """Whether nothing is left: no process, and no descendant of a forgotten one."""
@@ -493,10 +490,4 @@ class ProcessTable:
                 self._timer.cancel()
                 self._timer = None
             if len(children) >= malloc_trim.MANY:
-                self._loop.call_later(_TIDY_SECONDS, _tidy)
-
-
-def _tidy() -> None:
-    """Return freed memory to the system after many processes have ended."""
-    gc.collect()
-    malloc_trim.give_back()
+                malloc_trim.give_back_soon(self._loop)

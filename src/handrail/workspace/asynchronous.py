@@ -417,8 +417,7 @@ class AsyncWorkspace(NamesChecked):
         """
         pause = seconds(wait, "wait")
         most = None if max_output is None else byte_count(max_output, "max_output")
-        # Input is not to wait for the answer to the start.
-        to_end = input is None and pause is None
+        to_end = input is None and pause is None  # input is not to wait for the start's answer
         follower = await self._start(command, to_end, input=input, **without_stdin(options))
         follower.collect(most)
         if pause is None:  # there is no later reader
@@ -477,22 +476,14 @@ class AsyncWorkspace(NamesChecked):
         return await open_python(self, python, process, dict(options))
 
     async def _start(
-        self, command: Command, to_end: bool = False, /, **options: Any
+        self, command: Command, to_end: bool = False, /, **more: Any
     ) -> ProcessFollower:
-        defaults = CommandDefaults(
-            self._profile,
-            self._variables,
-            self._limits,
-            self._keep_output,
-            self._labels,
-            self._network,
-            self._hosts,
-            to_end,
-        )
+        rules = self._profile, self._variables, self._limits, self._keep_output, self._labels
+        defaults = CommandDefaults(*rules, self._network, self._hosts, to_end)
         self._count += 1
         process_id = f"{self._tag}-{self._count}"
         follower, begin = await call_checked(
-            start_command, self._location, defaults, process_id, command, **options
+            start_command, self._location, defaults, process_id, command, **more
         )
         # A process that has ended belongs to its holder alone, and its output with it.
         for one in [one for one in self._processes if not (one.shown or one.held_open)]:

@@ -30,7 +30,6 @@ from handrail.process.spec import ProcessSpec
 
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
-
 #: Status, and if they are known user ms, system ms, max RSS.
 ExitCallback = Callable[..., None]
 
@@ -240,8 +239,8 @@ class Launcher:
         except OSError as error:
             raise find_program.spawn_failed(spec.argv[0], error.errno or 0) from None
         if answer.op == messages.FAILED:
-            number = messages.Count.unpack(answer.fields).number
-            raise find_program.spawn_failed(spec.argv[0], number)
+            failed = messages.Count.unpack(answer.fields)
+            raise find_program.spawn_failed(spec.argv[0], failed.number)
         if answer.op != messages.SPAWNED:
             raise KeeperLost(answer.fields[0].decode())
         if answer.cut:
