@@ -9,12 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
 #: After many have ended at once, what was in flight with them settles first.
-_SETTLE_SECONDS = 0.25
+SETTLE_SECONDS = 0.25
 #: Fewer children than this leave too little behind to be worth it.
 MANY = 64
 
@@ -26,11 +22,7 @@ def give_back() -> None:
         trim(0)
 
 
-def give_back_soon(loop: AbstractEventLoop) -> None:
-    """Collect garbage and return free pages, a moment after many children have ended."""
-    loop.call_later(_SETTLE_SECONDS, _collect)
-
-
-def _collect() -> None:
+def collect() -> None:
+    """Collect garbage, and return the pages that are free then."""
     gc.collect()
     give_back()

@@ -445,7 +445,7 @@ class ProcessTable:
             self._launcher.forget(number)
         self._haunted = {number: child for number, child in known.items() if number in left}
         if len(over) >= malloc_trim.MANY:
-            malloc_trim.give_back_soon(self._loop)
+            self._loop.call_later(malloc_trim.SETTLE_SECONDS, malloc_trim.collect)
 
     async def is_idle(self) -> bool:
         """Whether nothing is left: no process, and no descendant of a forgotten one."""
@@ -490,4 +490,4 @@ class ProcessTable:
                 self._timer.cancel()
                 self._timer = None
             if len(children) >= malloc_trim.MANY:
-                malloc_trim.give_back_soon(self._loop)
+                self._loop.call_later(malloc_trim.SETTLE_SECONDS, malloc_trim.collect)

@@ -74,6 +74,8 @@ class Plan:
         self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
         self.shown = Shown()
+        #: Whether its mounts can be copied (``sandbox/warm/command_fits.py``), once it was asked.
+        self.copyable: bool | None = None
         #: While these are the revisions of its trees, only these facts can have changed.
         self._unwatched: tuple[tuple[int, ...], Facts] | None = None
         self._mounted: tuple[object, ...] = ()

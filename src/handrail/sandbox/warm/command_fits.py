@@ -21,7 +21,7 @@ def fits(command: ProcessSpec, plan: Plan) -> bool:
     """Whether a command starts from a sandbox that waits just as it starts cold."""
     if plan.closed or plan.profile.managed or not plan.profile.sockets or command.passed:
         return False
-    if len(plan.masks) > copy_program.MOST_COVERS or not _copyable(plan):
+    if len(plan.masks) > copy_program.MOST_COVERS or not _is_copyable(plan):
         return False
     if command.arg0 is not None and command.arg0 != command.argv[0]:
         return False
@@ -35,9 +35,12 @@ def fits(command: ProcessSpec, plan: Plan) -> bool:
     return size + 2 * len(path) + (path.count(b":") + 4) * len(command.argv[0]) < _LONGEST
 
 
-def _copyable(plan: Plan) -> bool:
+def _is_copyable(plan: Plan) -> bool:
     """Whether it mounts nothing of its own in what each copy makes anew."""
-    return not any(
-        (within(step.path, DEVICES) or within(step.path, b"/proc")) and step.path not in _MADE_ANEW
-        for step in plan.steps
-    )
+    if plan.copyable is None:
+        plan.copyable = not any(
+            within(step.path, DEVICES) or within(step.path, b"/proc")
+            for step in plan.steps
+            if step.path not in _MADE_ANEW
+        )
+    return plan.copyable
