@@ -17,7 +17,7 @@ from handrail.executor.base import ExecSession, Executor, OutputKind, SpawnReque
 from handrail.executor.local import LocalExecutor
 from handrail.executor.remote import RemoteExecutor
 from tests.executor.sshd import Way, no_sshd, sshd
-from tests.interop.codex import cache_dir, installed
+from tests.interop.codex import codex_folder, installed
 from tests.support.coroutines import run
 from tests.support.servers import ServerProcess
 
@@ -141,7 +141,7 @@ def find_codex() -> str | None:
     named = os.environ.get("CODEX")
     if named:
         return named if os.access(named, os.X_OK) else None
-    return installed(cache_dir() / "codex")
+    return installed(codex_folder())
 
 
 def why_not(kind: str) -> str | None:

@@ -51,6 +51,11 @@ def cache_dir() -> Path:
     return Path(base) / "handrail"
 
 
+def codex_folder() -> Path:
+    """Of that release alone: the benchmark fetches the newest one into a folder of its own."""
+    return cache_dir() / f"codex-{VERSION}"
+
+
 @functools.cache
 def find_codex() -> str:
     """$CODEX, else the one in our cache, else npm is asked for it."""
@@ -59,7 +64,7 @@ def find_codex() -> str:
         if not os.access(named, os.X_OK):
             raise NoCodex(f"$CODEX is not a program: {named}")
         return check_version(named)
-    folder = cache_dir() / "codex"
+    folder = codex_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of one test run want it at once
