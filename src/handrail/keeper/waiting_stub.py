@@ -9,8 +9,10 @@ In C it would be::
 
     read(READY, picture, 1);
     close(READY);
-    do got = read(LINE, picture, SIZE); while (got == -EINTR);
-    if (got <= 0) exit(1);  // the other end is gone: no command comes any more
+    for (total = 0; total < sizeof(head) || total < head.length; total += got) {
+        do got = read(LINE, picture + total, SIZE - total); while (got == -EINTR);
+        if (got <= 0) exit(1);  // the other end is gone: no command comes any more
+    }
     close(LINE);
     close(PROGRAM);
     for (limit *l = limits; l->kind != -1; l++)
@@ -27,6 +29,10 @@ In C it would be::
 
 where ``fail`` writes a message with the text of the error to stderr and exits, with a status of
 its own for ENOENT.  That is how bwrap and the C library's ``execvp`` do it, word for word.
+
+The line is a socket that keeps packets whole, or a pipe where names are covered before
+(``sandbox/warm/copy_program.py``).  The kernel gives a user who has many pipes only small ones, and
+then a packet comes in several pieces.
 
 It is here as bytes for x86_64, because there need be no compiler where this runs; on other machines
 no sandbox is made ahead.
@@ -74,11 +80,11 @@ _SHELL = b"/bin/sh"
 _PATH = b"/bin:/usr/bin"
 
 #: The head of the picture: pointers to limits, directory, programs, argv, environment, script;
-#: two messages with their lengths; two exit statuses, and whether there is a terminal.
-_HEAD = struct.Struct("<6Q 4Q 3Q")
+#: two messages with their lengths; two exit statuses, whether there is a terminal, and the length of the whole packet.
+_HEAD = struct.Struct("<6Q 4Q 4Q")
 _LIMITS, _DIRECTORY, _PROGRAMS, _ARGV, _ENVIRONMENT, _SCRIPT = range(0, 48, 8)
 _NO_PROGRAM, _NO_DIRECTORY = 48, 64
-_STATUS, _STATUS_MISSING, _TERMINAL = 80, 88, 96
+_STATUS, _STATUS_MISSING, _TERMINAL, _LENGTH = 80, 88, 96, 104
 _LAST_LIMIT = 0xFFFFFFFFFFFFFFFF
 
 
@@ -116,12 +122,19 @@ def _text(errors: int, ready: int, line: int, itself: int) -> bytes:
     code = Code()
     code += put(EDI, ready) + put(ESI, picture) + put(EDX, 1) + call(_READ)
     code += put(EDI, ready) + call(_CLOSE)
+    code += b"\x45\x31\xf6"  # xor r14d, r14d
     code.label("wait")
-    code += put(EDI, line) + put(ESI, picture) + put(EDX, LONGEST) + call(_READ)
+    code += put(EDI, line) + b"\x41\x8d\xb6" + at(0)  # lea esi, [r14 + picture]
+    code += put(EDX, LONGEST) + b"\x44\x29\xf2" + call(_READ)  # sub edx, r14d
     code += b"\x83\xf8" + number(256 - _EINTR, 1)  # cmp eax, -EINTR
     code.jump(code.EQUAL, "wait")
     code += put(EDI, 1) + b"\x85\xc0"  # test eax, eax
     code.jump(code.NOT_POSITIVE, "exit")
+    code += b"\x41\x01\xc6"  # add r14d, eax
+    code += b"\x41\x81\xfe" + number(_HEAD.size, 4)  # cmp r14d, the head's size
+    code.jump(code.BELOW, "wait")
+    code += b"\x44\x3b\x34\x25" + at(_LENGTH)  # cmp r14d, [length]
+    code.jump(code.BELOW, "wait")
     code += put(EDI, line) + call(_CLOSE) + put(EDI, itself) + call(_CLOSE)
     code += b"\x4c\x8b\x24\x25" + at(_LIMITS)  # mov r12, [limits]
     code.label("limit")
@@ -232,7 +245,7 @@ def request(
     script_at = base + 8 * len(arrays)
     first = (argv_at - base) // 8
     arrays += [texts.add(_SHELL), 0, *arrays[first + 1 : first + len(argv)], 0]
-    head = _HEAD.pack(
+    pointers = (
         base,
         texts.add(directory),
         programs_at,
@@ -243,12 +256,10 @@ def request(
         len(no_program),
         texts.add(no_directory),
         len(no_directory),
-        other,
-        missing,
-        terminal,
     )
     body = struct.pack(f"<{len(arrays)}Q", *(one & _LAST_LIMIT for one in arrays))
-    return head + body + b"\0".join(texts.texts) + b"\0"
+    body += b"\0".join(texts.texts) + b"\0"
+    return _HEAD.pack(*pointers, other, missing, terminal, _HEAD.size + len(body)) + body
 
 
 def with_covers(covers: Sequence[int], packet: bytes) -> bytes:

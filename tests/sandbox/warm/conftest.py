@@ -117,3 +117,18 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> Warm:
             await executor.close()
 
     return made
+
+
+@pytest.fixture
+def forced(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> Warm:
+    """Every command starts in a copy, from the first on."""
+    monkeypatch.setenv("HANDRAIL_WARM", "on")
+    return warm
+
+
+async def copied(warmed: Warmed, command: str, **options: object) -> str:
+    """What a command says that started in a copy."""
+    before = warmed.started
+    result = await warmed.ws.run(command, **options)
+    assert warmed.started > before
+    return str(result.stdout)

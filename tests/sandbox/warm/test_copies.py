@@ -10,26 +10,11 @@ import pytest
 
 from handrail import Profile
 from handrail.keeper.proc_children import children_of
-from tests.sandbox.warm.conftest import Warm, Warmed
+from tests.sandbox.warm.conftest import Warm, copied
 from tests.support.eventually import eventually_so
 
 #: Commands of a workspace share its loopback, and nothing else.
 NAMESPACES = {"cgroup": 2, "ipc": 2, "mnt": 2, "net": 1, "pid": 2, "user": 2, "uts": 2}
-
-
-@pytest.fixture
-def forced(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> Warm:
-    """Every command starts in a copy, from the first on."""
-    monkeypatch.setenv("HANDRAIL_WARM", "on")
-    return warm
-
-
-async def copied(warmed: Warmed, command: str, **options: object) -> str:
-    """What a command says that started in a copy."""
-    before = warmed.started
-    result = await warmed.ws.run(command, **options)
-    assert warmed.started > before
-    return str(result.stdout)
 
 
 async def test_the_first_command_if_it_is_forced(forced: Warm, folder: Path) -> None:

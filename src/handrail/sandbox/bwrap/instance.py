@@ -344,9 +344,7 @@ class RunningSandbox:
         """Blocking version of `settle`, at most ``seconds`` long."""
         pidfd = self._first_process()
         if pidfd >= 0:
-            import select  # only if the command leaves processes behind
-
-            gone = select.select([pidfd], [], [], seconds)[0]
+            gone = _has_ended(pidfd, seconds)  # only if the command leaves processes behind
             os.close(pidfd)
             if not gone:
                 return
@@ -400,12 +398,10 @@ class RunningSandbox:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
             return -1
-        import select
-
         # The namespace is unreadable (0) only while the process is exiting.
         namespace = pid_namespace(self.pid)
         ours = namespace in (self._namespace, 0)
-        if ours and not select.select([pidfd], [], [], 0)[0]:
+        if ours and not _has_ended(pidfd, 0):
             if namespace:
                 self._kill(pidfd)
             return pidfd
@@ -491,6 +487,15 @@ def pid_namespace(pid: int) -> int:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def _has_ended(pidfd: int, seconds: float | None) -> bool:
+    """Wait at most so long for the end of a process."""
+    import select
+
+    looked = select.poll()  # select itself takes none of the fds of a busy server
+    looked.register(pidfd, select.POLLIN)
+    return bool(looked.poll(None if seconds is None else int(seconds * 1000)))
 
 
 def _is_exiting(pid: int) -> bool:
