@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,10 @@ from handrail import Profile, private_places
 from handrail.errors import ExecutorSpawnFailed
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.warm import pool
+from handrail.sandbox.warm.template import Making, Template
 from tests.sandbox.warm.conftest import Warm
+from tests.support.eventually import eventually_so
 
 
 async def test_a_repository_is_created(warm: Warm, folder: Path) -> None:
@@ -192,3 +197,75 @@ async def test_a_private_place_is_added(
         monkeypatch.setattr(private_places, "_added", dict(private_places._added))
         private_places.add(str(rules))
         assert (await warmed.run("cat rules", ahead=False)).stdout == ""
+
+
+@pytest.mark.parametrize("how", ["replaced", "moved"])
+@pytest.mark.parametrize("kind", ["file", "directory"])
+async def test_a_denied_name_is_exchanged_before_the_copy(
+    forced: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, kind: str
+) -> None:
+    """When the template was found to be good, and no sandbox waits: it is looked at in the copy."""
+    secret, ws = folder / "ws" / "secret", folder / "ws"
+    ws.mkdir()
+
+    def put(text: str) -> None:
+        if kind == "directory":
+            secret.mkdir()
+        (secret / "x" if kind == "directory" else secret).write_text(text)
+
+    def exchange(*args: Any, **options: Any) -> Any:
+        made = copied(*args, **options)
+        if not exchanged and not options["waits"]:
+            exchanged.append(True)
+            if how == "moved":
+                secret.rename(folder / "old")
+            elif kind == "directory":
+                shutil.rmtree(secret)
+            else:
+                secret.unlink()
+            put("two")
+        return made
+
+    put("one")
+    exchanged: list[bool] = []
+    async with forced(ws, sandbox=Profile(write=(".",), deny=(str(secret),))) as warmed:
+        assert (await warmed.ws.run("cat secret secret/x")).stdout == ""
+        copied = pool.copied
+        monkeypatch.setattr(pool, "copied", exchange)
+        async with warmed.resting():
+            for one in warmed.standing:
+                one._changed = True
+            assert (await warmed.ws.run("cat secret secret/x")).stdout == ""
+        assert exchanged
+
+
+async def test_a_denied_name_is_exchanged_while_the_template_is_made(
+    warm: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And put back: the plan is true again, and the cover is elsewhere."""
+    secret = folder / "secret"
+
+    def finish(making: Making) -> Template:
+        secret.rename(folder / "kept")
+        secret.write_text("other")
+        try:
+            return made(making)
+        finally:
+            exchanged.append(folder / f"other{len(exchanged)}")
+            secret.rename(exchanged[-1])
+            (folder / "kept").rename(secret)
+
+    exchanged: list[Path] = []
+    made = Making.finish
+    monkeypatch.setattr(Making, "finish", finish)
+    secret.write_text("one")
+    async with warm(folder, sandbox=Profile(write=(".",), deny=(str(secret),))) as warmed:
+        for _ in range(6):
+            begun = len(exchanged)
+            result = await warmed.ws.run("cat secret")
+            if len(exchanged) == begun:  # else the cover of a cold one has moved meanwhile
+                assert result.stdout == ""
+            with contextlib.suppress(AssertionError):
+                await eventually_so(lambda: bool(warmed.standing), limit=0.5)
+        assert exchanged
+        assert warmed.started == 0

@@ -22,6 +22,8 @@ The *maker* makes the copy, covers missing names when the command comes, and is 
             | CLONE_NEWNET);
     bring_up("lo");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (path in mounted)  // a name that was exchanged since the template was looked at
+        if (!(statx(path).stx_attributes & STATX_ATTR_MOUNT_ROOT)) exit(1);
     for (i = 0; i < covers; i++)
         cover[i] = directory[i] ? new_tmpfs("mode=0555") : copy_of(empty_file);
     first = clone(CLONE_PARENT);
@@ -125,8 +127,9 @@ _HOW = number(_PATH_ONLY | 0x20000, 8) + number(0, 8) + number(0x2 | 0x4, 8)
 _SEALED = number(_READ_ONLY | _NO_SUID | _NO_DEV, 8) + bytes(24)
 _EINTR = 4
 #: ``struct statx``, and what of it is asked for.
-_STATX_INODE, _STATX_DEVICE, _STATX_MOUNT = 32, 136, 144
+_STATX_ATTRIBUTES, _STATX_INODE, _STATX_DEVICE, _STATX_MOUNT = 8, 32, 136, 144
 _WANT_INODE, _WANT_MOUNT = 0x100, 0x1000
+_MOUNT_ROOT, _NO_FOLLOW = 0x2000, 0x100
 #: Memory: a status and other results, then inodes and a request.
 _SCRATCH = 256
 
@@ -135,6 +138,8 @@ class Copy(Frozen):
     """What a copy is to be."""
 
     covers: Sequence[Cover]
+    #: Where something must be mounted: names may change until the copy is made.
+    mounted: Sequence[bytes]
     #: Whether it has a network of its own, rather than the one in which the program is started.
     network: bool
     #: Whether it outlives the program that starts it.
@@ -211,6 +216,12 @@ class _Text:
         code, copy, scratch = self._code, self._copy, self._scratch
         code += call(_CLOSE, END)
         self._join()
+        for path in copy.mounted:
+            where = self._data.text(path)
+            code += call(_STATX, _HERE, where, _NO_FOLLOW, 0, scratch) + OR_LEAVE
+            attributes = number(scratch + _STATX_ATTRIBUTES, 4)
+            code += b"\xf7\x04\x25" + attributes + number(_MOUNT_ROOT, 4)  # test [attributes]
+            code.jump(code.EQUAL, "other")
         for index, (_, directory) in enumerate(copy.covers):
             if directory:
                 code += self._tmpfs(b"0555") + _kept_as(FIRST_COVER + index)

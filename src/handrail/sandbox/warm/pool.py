@@ -147,7 +147,8 @@ class WarmSandboxes:
         while line.standing:
             one = line.standing.pop()
             try:
-                if one.template.is_of(plan) and one.stands():
+                template = one.template
+                if template.is_of(plan) and template.confirmed() and one.stands():
                     covers = one.use()
                     self.launcher.unwatch(one.spawned.child)
                     self.used += 1
@@ -157,13 +158,13 @@ class WarmSandboxes:
                 self._unusable.append(one)
                 raise
             self._unusable.append(one)
-        template = self._template(kind.family, plan, joining)
-        if template is None:
+        found = self._template(kind.family, plan, joining)
+        if found is None:
             return None
-        made = self._copied(template, kind, joining, waits=False)
+        made = self._copied(found, kind, joining, waits=False)
         assert made.running is not None  # noqa: S101 (copies have one)
         self.copied += 1
-        return self._given(made, command, plan, None, made.running.covers(template.plan.masks))
+        return self._given(made, command, plan, None, made.running.covers(found.plan.masks))
 
     def _template(self, family: Family, plan: Plan, joining: Joining | None) -> Template | None:
         """The one to copy for a command that is there."""
@@ -177,7 +178,11 @@ class WarmSandboxes:
             finally:
                 making.running.settle(self._loop, _nothing)
             self._templates.put(family, template)
-        return template if template is not None and (template.proven or self._forced) else None
+            if not plan.still_true():
+                return None
+        if template is None or not (template.proven or self._forced):
+            return None
+        return template if template.confirmed() else None
 
     def _given(
         self,

@@ -66,7 +66,7 @@ class Template:
         self.proven = False
         self._mounted = plan.mounted()
         self._mounts = mounts
-        self._changed = False
+        self._changed = self._confirmed = False
         self._changes = select.poll()
         self._changes.register(mounts, select.POLLPRI)
         self._own_network = own_network
@@ -77,6 +77,18 @@ class Template:
         # The kernel reports a change once: whatever it was, this one is never used any more.
         self._changed = self._changed or bool(self._changes.poll(0))
         return not self._changed
+
+    def confirmed(self) -> bool:
+        """Whether its mounts are where its plan has them; to be asked when that is true now.
+
+        A name may have been exchanged while bubblewrap made them, and put back since.  Then a mount
+        is on what was there meanwhile and has moved with it, of which the kernel reports nothing.
+        Looked at once: from then on the plan is false whenever one is elsewhere.
+        """
+        if not self._confirmed and not self._changed:
+            self._confirmed = not _missing(self.plan, self._mounts)
+            self._changed = not self._confirmed
+        return self._confirmed
 
     def is_of(self, plan: Plan) -> bool:
         """Whether its mounts are those of a plan that is true now.
@@ -103,12 +115,15 @@ class Template:
                 terminal,
             )
             covers = [(mask.path, mask.directory) for mask in self.plan.masks]
-            copy = Copy(covers, self._own_network, lasting, waits, inside)
+            # One that waits is looked at when its command comes.
+            mounted = () if waits else sorted(_places(self.plan))
+            copy = Copy(covers, mounted, self._own_network, lasting, waits, inside)
             self._programs[key] = programs.copier(copy)
         return self._programs[key]
 
     def close(self) -> None:
-        """Close the descriptors: no further copy is made."""
+        """Close the descriptors: no further copy is made, and none that waits is used."""
+        self._changed = True  # which would not be reported any more
         for fd in (self.namespace, self._mounts, *self._programs.values()):
             os.close(fd)
 
@@ -192,10 +207,7 @@ class Making:
         try:
             # Opened first: what changes from here on is reported.
             mounts = os.open(f"/proc/{first}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-            text = b""
-            while piece := os.read(mounts, 1 << 16):
-                text += piece
-            missing = _places(self._plan) - {line.split(b" ", 5)[4] for line in text.splitlines()}
+            missing = _missing(self._plan, mounts)
             if missing:
                 raise Exchanged(min(missing))
         except BaseException:
@@ -234,18 +246,29 @@ def _start(made: SandboxedCommand, line: int) -> int:
             os.close(fd)
 
 
+def _missing(plan: Plan, mounts: int) -> set[bytes]:
+    """Where a template of this plan has nothing mounted, by the table of its mounts."""
+    os.lseek(mounts, 0, os.SEEK_SET)
+    text = b""
+    while piece := os.read(mounts, 1 << 16):
+        text += piece
+    there = {line.split(b" ", 5)[4] for line in text.splitlines()}
+    return {_escaped(place) for place in _places(plan)} - there
+
+
 def _places(plan: Plan) -> set[bytes]:
-    """Where a template has something mounted, as the kernel writes it."""
+    """Where a template has something mounted."""
     steps = template_steps(plan.uncovered())
     places = {step.path for step in steps if isinstance(step, Bind | Empty | EmptyFile)}
     for record in plan.beforehand.split(b"\0")[:-1]:
         how, _, _, path = record.split(b" ", 3)
         if not how.endswith(IF_THERE):
             places.add(path)
-    return {_escaped(place) for place in places}
+    return places
 
 
 def _escaped(path: bytes) -> bytes:
+    """A path as the kernel writes it."""
     for char in (b"\\", b" ", b"\t", b"\n"):
         path = path.replace(char, b"\\%03o" % char[0])
     return path
