@@ -15,6 +15,7 @@ import pytest
 
 from handrail import AsyncWorkspace, private_places
 from handrail.executor.local import LocalExecutor
+from handrail.keeper.proc_children import children_of
 from handrail.sandbox import probe
 from handrail.sandbox.warm import demand, pool
 from handrail.sandbox.warm.pool import WarmSandboxes
@@ -132,3 +133,10 @@ async def copied(warmed: Warmed, command: str, **options: object) -> str:
     result = await warmed.ws.run(command, **options)
     assert warmed.started > before
     return str(result.stdout)
+
+
+def commands(keeper: int, name: str) -> list[int]:
+    """The processes of this name that are commands of sandboxes below a keeper."""
+    first = [pid for outer in children_of(keeper) for pid in children_of(outer)]
+    found = [pid for one in first for pid in children_of(one)]
+    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from handrail import Profile
-from handrail.keeper.proc_children import children_of
-from tests.sandbox.warm.conftest import Warm, copied
+from tests.sandbox.warm.conftest import Warm, commands, copied
 from tests.support.eventually import eventually_so
 
 #: Commands of a workspace share its loopback, and nothing else.
@@ -56,13 +55,6 @@ async def test_two_at_the_same_time_share_no_namespace_but_the_loopback(
         for process in both:
             await process.close_stdin()
             await process.wait()
-
-
-def commands(keeper: int, name: str) -> list[int]:
-    """The processes of this name that are commands of sandboxes below a keeper."""
-    first = [pid for outer in children_of(keeper) for pid in children_of(outer)]
-    found = [pid for one in first for pid in children_of(one)]
-    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"]
 
 
 async def test_terminals_are_its_own(forced: Warm, folder: Path) -> None:

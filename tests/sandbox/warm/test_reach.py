@@ -10,7 +10,7 @@ import pytest
 
 from handrail.keeper.proc_children import children_of
 from handrail.sandbox.profile import PROTECTED_NAMES
-from tests.sandbox.warm.conftest import Warm, Warmed
+from tests.sandbox.warm.conftest import Warm, Warmed, commands
 from tests.support.eventually import eventually_so
 
 ATTACK = """
@@ -178,3 +178,43 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("killed", ["first", "stub"])
+async def test_one_whose_inside_is_killed(
+    warm: Warm, folder: Path, missing: bool, killed: str
+) -> None:
+    """The command did not begin there, so it begins elsewhere; once."""
+    async with warm(folder) as warmed:
+        await warmed.wait(2)
+        async with warmed.resting():
+            for one in warmed.standing:
+                first = one.running.first()
+                (stub,) = children_of(first)
+                os.kill(stub if killed == "stub" else first, signal.SIGKILL)
+                await eventually_so(lambda stub=stub: not alive(stub), "it ends")
+            for _ in range(3):
+                result = await warmed.ws.run("echo x >> log; echo fine")
+                assert (result.exit_code, result.stdout) == (0, "fine\n")
+        assert (folder / "log").read_text() == "x\n" * 3
+
+
+async def test_a_command_whose_inside_is_killed(warm: Warm, folder: Path, missing: bool) -> None:
+    """It ends as if it was killed itself, whichever process is."""
+    async with warm(folder) as warmed:
+        await warmed.wait(1)
+        for place in ("outer", "first", "command"):
+            process = await warmed.ws.start(["/bin/sleep", "1000"])
+            launcher = warmed.executor._launcher
+            assert launcher is not None
+            await eventually_so(lambda: bool(commands(launcher.keeper_pid, "sleep")), "it runs")
+            (command,) = commands(launcher.keeper_pid, "sleep")
+            above = [command, parent(command), parent(parent(command))]
+            os.kill(above[["command", "first", "outer"].index(place)], signal.SIGKILL)
+            assert (await process.wait()).code == 137, place
+            await eventually_so(lambda command=command: not alive(command), "it ends")
+    assert len(os.listdir(folder)) == (0 if missing else len(PROTECTED_NAMES))
+
+
+def parent(pid: int) -> int:
+    return int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])

@@ -15,6 +15,10 @@ from tests.sandbox.warm.conftest import Warm, Warmed
 from tests.support.eventually import eventually_so
 from tests.support.processes import nothing_left
 
+PDEATHSIG = (
+    "import ctypes; it = ctypes.c_int(); libc = ctypes.CDLL(None);"
+    " print(libc.prctl(2, ctypes.byref(it)), it.value, libc.prctl(3), libc.prctl(27))"
+)
 LOOK = [
     "id -u; hostname; pwd; echo $PWD; env | sort; umask; ls -lA --time-style=+ .; tty; ls -1A /dev",
     "ulimit -a | grep -v locks",  # which is the tag
@@ -24,6 +28,7 @@ LOOK = [
     # Copies have empty ones read-only, and nothing below them.
     'grep " /[dp]" /proc/self/mountinfo | cut -d" " -f5 | sort -u',
     "echo x > /proc/sys/kernel/hostname; ls -A /proc/1 /proc/irq; cat /proc/self/uid_map",
+    f"exec /usr/bin/python3 -c '{PDEATHSIG}'",
 ]
 
 

@@ -25,7 +25,10 @@ It makes what the copy has for itself, gives up all rights, starts the stub, and
     drop_capabilities();
     prctl(PR_SET_NO_NEW_PRIVS, 1);
     seccomp(SECCOMP_SET_MODE_FILTER, 0, &filter);
-    if ((command = fork()) == 0) execve("/proc/self/fd/STUB", {"handrail-stub"}, {});
+    if ((command = fork()) == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // as above
+        execve("/proc/self/fd/STUB", {"handrail-stub"}, {});
+    }
     write(SET_UP_TOLD, &namespace, 8);
     while ((pid = wait4(-1, &status)) > 0)
         if (pid == command) write(END_TOLD, &(code = exit_code(status)), 1);
@@ -175,6 +178,8 @@ def write(
     code += call(_WRITE, END_TOLD, scratch, 1)
     code.jump(code.ALWAYS, "reap")
     code.label("second")
+    if not lasting:
+        code += call(_PRCTL, _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) + OR_LEAVE
     code += call(_CLOSE_RANGE, SYNC_FD, SYNC_FD, 0) + call(_CLOSE_RANGE, STUB_FD + 1, _ALL_FDS, 0)
     name = data.text(b"handrail-stub")
     # Its words and its environment: a pointer and two zeroes.

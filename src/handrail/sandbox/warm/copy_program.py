@@ -41,7 +41,10 @@ The *maker* makes the copy, covers missing names when the command comes, and is 
             int seen = openat2(AT_FDCWD, path[i], O_PATH, RESOLVE_NO_SYMLINKS);
             if (statx(seen).mnt_id != statx(cover[i]).mnt_id) exit(1);
         }
+        if (poll(&(struct pollfd){TO_STUB}, 1, 0) != 0) exit(1);  // it was killed
         if (read(READY, picture, 1) != 1) exit(1);
+        sigprocmask(SIG_BLOCK, SIGPIPE);
+        // Without success: it was killed just now, and its status is that of the command.
         write(TO_STUB, picture.request, got - sizeof(picture.inode));
     }
     exit(0);
@@ -103,7 +106,8 @@ MOST_COVERS = 200
 #: What it writes to READY when it waits.
 WAITS = b"w"
 
-_READ, _WRITE, _CLOSE, _IOCTL, _SOCKET, _CLONE, _WAIT4 = 0, 1, 3, 16, 41, 56, 61
+_READ, _WRITE, _CLOSE, _POLL, _SIGNAL_MASK, _IOCTL, _SOCKET = 0, 1, 3, 7, 14, 16, 41
+_CLONE, _WAIT4 = 56, 61
 _FCHMOD, _PRCTL, _UMOUNT, _EXIT_GROUP, _OPENAT = 91, 157, 166, 231, 257
 _UNSHARE, _DUP3, _PIPE2, _SETNS, _STATX = 272, 292, 293, 308, 332
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
@@ -125,7 +129,9 @@ _PATH_ONLY, _NEW_FILE = 0x200000 | _CLOSE_ON_EXEC, 0x40 | 0x80 | _CLOSE_ON_EXEC
 #: O_PATH and O_NOFOLLOW, no mode, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS.
 _HOW = number(_PATH_ONLY | 0x20000, 8) + number(0, 8) + number(0x2 | 0x4, 8)
 _SEALED = number(_READ_ONLY | _NO_SUID | _NO_DEV, 8) + bytes(24)
-_EINTR = 4
+_EINTR, _BLOCK = 4, 0
+#: A set of signals.
+_SIGPIPE = number(1 << 12, 8)
 #: ``struct statx``, and what of it is asked for.
 _STATX_ATTRIBUTES, _STATX_INODE, _STATX_DEVICE, _STATX_MOUNT = 8, 32, 136, 144
 _WANT_INODE, _WANT_MOUNT = 0x100, 0x1000
@@ -282,10 +288,16 @@ class _Text:
         code.jump(code.NOT_POSITIVE, "other")
         for index in range(len(copy.covers)):
             self._cover(index)
+        code += b"\xb8" + number(TO_STUB, 4) + store(self._scratch)  # mov eax, TO_STUB
+        code += b"\x31\xc0" + store(self._scratch + 4)  # xor eax, eax
+        code += call(_POLL, self._scratch, 1, 0)
+        code.jump_unless_result(0, "other")
         code += call(_READ, READY_FD, self._scratch + 8, 1)
         code.jump_unless_result(1, "other")
         code += b"\x41\x81\xef" + number(size, 4)  # sub r15d, size
-        code += call(_WRITE, TO_STUB, self._picture + size, R15D) + OR_LEAVE
+        # The others tell the command's end, also if the stub is killed before it has begun.
+        code += call(_SIGNAL_MASK, _BLOCK, self._data.text(_SIGPIPE), 0, 8) + OR_LEAVE
+        code += call(_WRITE, TO_STUB, self._picture + size, R15D)
 
     def _tmpfs(self, mode: bytes) -> bytes:
         """Make a file system that is mounted nowhere, and hold it in r12d."""
