@@ -134,7 +134,11 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
     Raises OSError, FileExistsError among them.
     """
     os.mkdir(name, mode, dir_fd=above)
-    made = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
+    try:
+        made = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
+    except OSError:
+        os.rmdir(name, dir_fd=above)  # no descriptor is left: nor is what is not recorded
+        raise
     try:
         status = os.fstat(made)
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & mode != mode:

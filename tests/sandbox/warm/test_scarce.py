@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from handrail.errors import ExecutorSpawnFailed
 from handrail.sandbox.profile import PROTECTED_NAMES
 from tests.sandbox.warm.conftest import Warm, copied
+from tests.support.eventually import eventually_so
 
 PIPE_BYTES = 1 << 20
 PAGE = 4096
@@ -45,6 +47,33 @@ async def test_a_user_with_many_pipes(forced: Warm, folder: Path, missing: bool)
         for _ in range(2):
             with many_pipes():
                 assert await copied(warmed, WORDS) == f"{len(word)}\nendlast\n"
+
+
+@pytest.mark.parametrize("spare", range(1, 40, 3))
+async def test_a_program_with_few_descriptors_left(forced: Warm, folder: Path, spare: int) -> None:
+    """The command runs, or is refused; neither a descriptor nor a name is left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with forced(folder) as warmed:
+        await copied(warmed, "true")
+        async with warmed.resting():
+            while warmed.standing:
+                await warmed.ws.run("true")
+            before = len(os.listdir("/proc/self/fd"))
+            held = [os.open("/dev/null", os.O_RDONLY)]
+            while held[-1] <= max(map(int, os.listdir("/proc/self/fd")[:-1])) - 1:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1 + spare, hard))
+            try:
+                with contextlib.suppress(ExecutorSpawnFailed, OSError):
+                    result = await warmed.ws.run("touch .git/x; echo fine")
+                    assert (result.stdout, "denied" in result.stderr) == ("fine\n", True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                for fd in held:
+                    os.close(fd)
+            # A template may have been given up.
+            await eventually_so(lambda: len(os.listdir("/proc/self/fd")) <= before, "they close")
+        await eventually_so(lambda: os.listdir(folder) == [], "no name is left")
 
 
 async def test_a_program_with_many_files(forced: Warm, folder: Path) -> None:

@@ -165,11 +165,11 @@ def wrap(
             apart = bwrap.apart and not plan.beforehand and spreads()
             program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
-            info, ready = lines(closing, passed, held=guarded)
             if beside:
                 for number, fd in mounter.lines():
                     closing.append(fd)
                     passed.append((number, fd))
+            info, ready = lines(closing, passed, held=guarded)
             # Without sockets: the file helper, or a command that is as harmless.
             running = RunningSandbox(
                 info,
@@ -287,7 +287,11 @@ def lines(
     ready, theirs = seen(held=held)
     closing.append(theirs)
     passed.append((READY_FD, theirs))
-    info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        os.close(ready)
+        raise
     closing.append(said)
     passed.append((INFO_FD, said))
     return info, ready
