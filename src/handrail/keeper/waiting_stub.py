@@ -78,6 +78,7 @@ _ERRORS, _ERROR_SIZE = 134, 64
 _SHELL = b"/bin/sh"
 #: What the C library searches where there is no PATH.
 _PATH = b"/bin:/usr/bin"
+_PATH_MAX = 4096
 
 #: The head of the picture: pointers to limits, directory, programs, argv, environment, script;
 #: two messages with their lengths; two exit statuses, whether there is a terminal, and the length of the whole packet.
@@ -292,4 +293,9 @@ def _programs(program: bytes, env: Mapping[bytes, bytes]) -> list[bytes]:
     if b"/" in program:
         return [program]
     places = env.get(b"PATH", _PATH).split(b":")
-    return [b"%b/%b" % (place, program) if place else program for place in places]
+    # It leaves out what cannot be a path, where the kernel would refuse with another error.
+    return [
+        b"%b/%b" % (place, program) if place else program
+        for place in places
+        if len(place) < _PATH_MAX
+    ]

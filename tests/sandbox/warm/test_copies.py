@@ -88,6 +88,15 @@ async def test_exits_of_commands(forced: Warm, folder: Path) -> None:
         assert warmed.started == 5
 
 
+async def test_a_path_that_cannot_be_one_is_left_out(forced: Warm, folder: Path) -> None:
+    """In PATH, as the C library does."""
+    async with forced(folder) as warmed:
+        for path in (f"/{'y' * 5000}:/bin", f"/bin:/{'y' * 5000}"):
+            result = await warmed.ws.run(["true"], env={"PATH": path})
+            assert (result.exit_code, result.stderr) == (0, "")
+        assert warmed.started == 2
+
+
 async def test_many_at_once(forced: Warm, folder: Path) -> None:
     async with forced(folder) as warmed:
         runs = [warmed.ws.run(f"echo {number}; touch .codex/x") for number in range(80)]
