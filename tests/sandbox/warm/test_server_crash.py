@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from handrail.keeper.proc_children import children_of
+from handrail.sandbox.profile import PROTECTED_NAMES
 from tests.sandbox.arena import Wire
 from tests.sandbox.warm.conftest import Warm
 from tests.sandbox.warm.test_reach import alive, outer_processes
@@ -25,8 +31,18 @@ class Client(Wire):
     count = 0
 
     def start(self, ws: Path, *argv: str, tty: bool = False) -> str:
+        assert "result" in self.call("process/start", self._asked(ws, argv, tty))
+        return f"p{self.count}"
+
+    def ask(self, ws: Path, *argv: str) -> None:
+        """Start it without waiting for the answer."""
+        params = self._asked(ws, argv, tty=False)
+        text = json.dumps({"id": f"a{self.count}", "method": "process/start", "params": params})
+        self._socket.send(text)
+
+    def _asked(self, ws: Path, argv: tuple[str, ...], tty: bool) -> dict[str, Any]:
         self.count += 1
-        params = {
+        return {
             "processId": f"p{self.count}",
             "argv": list(argv),
             "cwd": ws.as_uri(),
@@ -35,8 +51,6 @@ class Client(Wire):
             "arg0": None,
             "sandbox": sandbox(ws),
         }
-        assert "result" in self.call("process/start", params)
-        return f"p{self.count}"
 
     def ended(self, process: str) -> int | None:
         wanted = {"processId": process, "afterSeq": 0, "maxBytes": 1 << 20, "waitMs": 1000}
@@ -86,6 +100,55 @@ def test_killed_before_they_cover_missing_names(
             server.close()
 
 
+@pytest.mark.parametrize("killed", ["server", "keeper", "both"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_killed_while_copies_are_made(
+    warm: Warm, folder: Path, tmp_path: Path, killed: str, missing: bool
+) -> None:
+    """At some moment of their making: no command runs twice, and none of their processes waits."""
+    ws, state = folder / "ws", tmp_path / "state"
+    ws.mkdir()
+    for name in () if missing else PROTECTED_NAMES:
+        (ws / name.decode()).mkdir()
+    before = sorted(os.listdir(ws))
+    for turn in range(4):
+        server = ServerProcess(state, env={"HANDRAIL_WARM": "on"})
+        with nothing_left(), reaping(lambda server=server: server.pid):
+            try:
+                client = Client(server.url)
+                keeper = server.keeper()
+                assert client.ended(client.start(ws, "/bin/true")) == 0
+                for number in range(4):
+                    word = f"echo x >> log{number}; touch .git/x; exec sleep 0.2"
+                    client.ask(ws, "/bin/sh", "-c", word)
+                time.sleep(turn * 0.004)
+                if killed == "both":
+                    os.kill(keeper, signal.SIGSTOP)
+                if killed != "keeper":
+                    os.kill(server.pid, signal.SIGKILL)
+                    server.wait()
+                if killed != "server":
+                    os.kill(keeper, signal.SIGKILL)
+                else:
+                    eventually(lambda keeper=keeper: not outer_processes(keeper), "they end")
+                    os.kill(keeper, signal.SIGKILL)
+            finally:
+                server.stop()
+                server.close()
+        logs = sorted(ws.glob("log*"))
+        assert [log.read_text() for log in logs] == ["x\n"] * len(logs)
+        for log in logs:
+            log.unlink()
+    with nothing_left():  # the next one removes what they have left
+        server = ServerProcess(state)
+        client = Client(server.url)
+        assert client.ended(client.start(ws, "/bin/true")) == 0
+        client.close()
+        server.stop()
+        server.close()
+    assert sorted(os.listdir(ws)) == before
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
     """``both``: with its keeper."""
@@ -119,3 +182,31 @@ def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
         finally:
             server.stop()
             server.close()
+
+
+#: Is killed when bubblewrap has just started a child for a template.
+KILLED = """
+import os, signal, sys
+from handrail import Workspace
+from handrail.keeper.proc_children import children_of
+from handrail.sandbox.warm import template
+
+def start(*args):
+    pid = begin(*args)
+    while not children_of(pid):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+begin, template._start = template._start, start
+with Workspace(sys.argv[1]) as ws:
+    ws.run("true")
+"""
+
+
+def test_killed_while_a_template_is_made(warm: Warm, folder: Path) -> None:
+    """No keeper sees to that bubblewrap: it ends by itself."""
+    argv = [sys.executable, "-c", KILLED, str(folder)]
+    env = {**os.environ, "HANDRAIL_WARM": "on"}
+    with nothing_left():
+        for _ in range(5):
+            assert subprocess.run(argv, env=env, check=False).returncode == -signal.SIGKILL

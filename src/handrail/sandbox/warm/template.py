@@ -16,6 +16,7 @@ import select
 import threading
 
 from handrail.sandbox.bwrap.arguments import (
+    INFO_FD,
     LINE_FD,
     PROC_HIDDEN,
     PROC_READABLE,
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
     from handrail.sandbox.probe import Bubblewrap
     from handrail.sandbox.sandboxed_command import SandboxedCommand
 
-#: Above every number that bubblewrap is given.
+#: Above every number that bubblewrap is given, and the last of these.
 _ABOVE = 320
+_SAID = _ABOVE - 1
 _COMMAND = Command((b"-",), b"/", {})
 
 
@@ -136,8 +138,10 @@ class Making:
     ) -> None:
         """Raises Refused, Stale or SandboxUnavailable."""
         self._plan = plan
+        # Lasting: the stub ends with this process, whose pipe it reads, and bubblewrap with it.  One
+        # that is killed with its parent leaves a child behind that waits for it just then.
         self._made: SandboxedCommand = wrap(
-            _COMMAND, plan, bwrap, upkeep, joining=joining, stub=stub
+            _COMMAND, plan, bwrap, upkeep, lasting=True, joining=joining, stub=stub
         )
         self._own_network = joining is None and not plan.profile.network
         self._connects = bwrap.connects
@@ -230,12 +234,17 @@ def _resolve(done: Future[None]) -> None:
 
 
 def _start(made: SandboxedCommand, line: int) -> int:
-    """Start bubblewrap below this process, with which it ends."""
+    """Start bubblewrap below this process; it ends when the other end of ``line`` is closed."""
     theirs: list[int] = []
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]]
     actions = [(os.POSIX_SPAWN_OPEN, fd, b"/dev/null", os.O_RDWR, 0) for fd in range(3)]
     try:
-        for number, fd in (*made.passed, (LINE_FD, line)):
+        passed = [*made.passed, (LINE_FD, line)]
+        said = dict(made.passed)[INFO_FD]
+        # So that there is a reader for what it says when this process is killed.
+        theirs.append(os.open(f"/proc/self/fd/{said}", os.O_RDONLY | os.O_CLOEXEC))
+        passed.append((_SAID, theirs[-1]))
+        for number, fd in passed:
             theirs.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE))
             actions.append((os.POSIX_SPAWN_DUP2, theirs[-1], number))
         return os.posix_spawn(
