@@ -31,7 +31,7 @@ where ``fail`` writes a message with the text of the error to stderr and exits, 
 its own for ENOENT.  That is how bwrap and the C library's ``execvp`` do it, word for word.
 
 The line is a socket that keeps packets whole, or a pipe where names are covered before
-(``sandbox/warm/copy_program.py``).  The kernel gives a user who has many pipes only small ones, and
+(``sandbox/warm/copy_program.py``).  The kernel gives a user with many pipes only small ones, and
 then a packet comes in several pieces.
 
 It is here as bytes for x86_64, because there need be no compiler where this runs; on other machines
@@ -81,7 +81,8 @@ _PATH = b"/bin:/usr/bin"
 _PATH_MAX = 4096
 
 #: The head of the picture: pointers to limits, directory, programs, argv, environment, script;
-#: two messages with their lengths; two exit statuses, whether there is a terminal, and the length of the whole packet.
+#: two messages with their lengths; two exit statuses, whether there is a terminal, and the length
+#: of the whole packet.
 _HEAD = struct.Struct("<6Q 4Q 4Q")
 _LIMITS, _DIRECTORY, _PROGRAMS, _ARGV, _ENVIRONMENT, _SCRIPT = range(0, 48, 8)
 _NO_PROGRAM, _NO_DIRECTORY = 48, 64

@@ -203,12 +203,13 @@ async def test_a_command_whose_inside_is_killed(warm: Warm, folder: Path, missin
     """It ends as if it was killed itself, whichever process is."""
     async with warm(folder) as warmed:
         await warmed.wait(1)
+        launcher = warmed.executor._launcher
+        assert launcher is not None
+        keeper = launcher.keeper_pid
         for place in ("outer", "first", "command"):
             process = await warmed.ws.start(["/bin/sleep", "1000"])
-            launcher = warmed.executor._launcher
-            assert launcher is not None
-            await eventually_so(lambda: bool(commands(launcher.keeper_pid, "sleep")), "it runs")
-            (command,) = commands(launcher.keeper_pid, "sleep")
+            await eventually_so(lambda: bool(commands(keeper, "sleep")), "it runs")
+            (command,) = commands(keeper, "sleep")
             above = [command, parent(command), parent(parent(command))]
             os.kill(above[["command", "first", "outer"].index(place)], signal.SIGKILL)
             assert (await process.wait()).code == 137, place

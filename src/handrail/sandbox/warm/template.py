@@ -138,8 +138,8 @@ class Making:
     ) -> None:
         """Raises Refused, Stale or SandboxUnavailable."""
         self._plan = plan
-        # Lasting: the stub ends with this process, whose pipe it reads, and bubblewrap with it.  One
-        # that is killed with its parent leaves a child behind that waits for it just then.
+        # Lasting: the stub ends with this process, whose pipe it reads, and bubblewrap with it.
+        # One that is killed with its parent leaves a child behind that waits for it just then.
         self._made: SandboxedCommand = wrap(
             _COMMAND, plan, bwrap, upkeep, lasting=True, joining=joining, stub=stub
         )
