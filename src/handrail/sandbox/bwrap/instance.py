@@ -11,7 +11,13 @@ from __future__ import annotations
 import os
 from _struct import Struct  # the C part: ``struct`` is one more module
 
-from handrail.keeper.proc_children import children_of, descendants_of
+from handrail.keeper.proc_children import (
+    children_of,
+    children_of_threads,
+    descendants_of,
+    read,
+    threads_of,
+)
 from handrail.sandbox.plan.placeholders import PlaceholderLease
 
 TYPE_CHECKING = False
@@ -33,7 +39,7 @@ else:
 #: How long the kernel may take to end a process that was killed.
 _KILLED_SECONDS = 2.0
 #: How often the first process is checked for exiting, before it is waited for.
-_LOOKS = 10
+_LOOKS = 16
 #: A flag of the kernel's per-thread flags in ``stat``.
 _PF_EXITING = 4
 #: What the program says that makes copies: the first process, its PID namespace.
@@ -391,7 +397,7 @@ class RunningSandbox:
         # Orphans become its children atomically under the kernel's lock: no child, no process left.
         # Tearing down its mounts takes it a while, and needs no waiting.
         for _ in range(looks):
-            if not children_of(self.pid) and _is_exiting(self.pid):
+            if _is_alone_and_exiting(self.pid):
                 return -1
             os.sched_yield()  # it was killed, but may still wait for a CPU
         try:
@@ -498,13 +504,14 @@ def _has_ended(pidfd: int, seconds: float | None) -> bool:
     return bool(looked.poll(None if seconds is None else int(seconds * 1000)))
 
 
-def _is_exiting(pid: int) -> bool:
-    """Whether each of its threads is exiting or gone."""
+def _is_alone_and_exiting(pid: int) -> bool:
+    """Whether each of its threads is exiting or gone, so that it starts no child, and has none."""
+    threads = threads_of(pid)
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-                if not int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING:
-                    return False
+        for thread in threads:
+            text = read(f"/proc/{pid}/task/{thread}/stat")
+            if not int(text.rpartition(b")")[2].split(None, 7)[6]) & _PF_EXITING:
+                return False
     except OSError:
         pass  # gone
-    return True
+    return not children_of_threads(pid, threads)
