@@ -134,6 +134,24 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
     Raises OSError, FileExistsError among them.
     """
     os.mkdir(name, mode, dir_fd=above)
+    return _widen(name, above, mode)
+
+
+def make_directory_only(name: bytes, above: int, mode: int) -> os.stat_result:
+    """Like `make_directory`, and says what was made: most need no descriptor."""
+    os.mkdir(name, mode, dir_fd=above)
+    status = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):  # exchanged already
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if stat.S_IMODE(status.st_mode) & mode != mode:
+        made = _widen(name, above, mode)
+        status = os.fstat(made)
+        os.close(made)
+    return status
+
+
+def _widen(name: str | bytes, above: int | None, mode: int) -> int:
+    """Give a new directory of ours what the umask took; an ``O_PATH`` descriptor of it."""
     try:
         made = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
     except OSError:
@@ -142,7 +160,7 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
     try:
         status = os.fstat(made)
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & mode != mode:
-            # The umask took something.  By /proc: fchmod wants more than O_PATH.
+            # By /proc: fchmod wants more than O_PATH.
             os.chmod(f"/proc/self/fd/{made}", mode)
     except BaseException:
         os.close(made)
@@ -156,7 +174,12 @@ def open_file(directory: int, name: str, flags: int) -> int:
     ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name of
     a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
     """
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+    may_wait = (
+        flags & (os.O_CREAT | os.O_EXCL) != os.O_CREAT | os.O_EXCL
+    )  # what is made now is a regular file
+    if may_wait:
+        flags |= os.O_NONBLOCK
     # Not truncated before it was checked.
     opened = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
     try:
@@ -169,7 +192,8 @@ def open_file(directory: int, name: str, flags: int) -> int:
             os.fchmod(opened, 0o600)
         if flags & os.O_TRUNC:
             os.ftruncate(opened, 0)
-        os.set_blocking(opened, True)
+        if may_wait:
+            os.set_blocking(opened, True)
     except BaseException:
         os.close(opened)
         raise

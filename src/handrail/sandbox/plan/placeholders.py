@@ -10,6 +10,9 @@ Processes that share the directory may see different file systems under one path
 their own.  So several placeholders can have one path, and a lease is named for the mount namespace
 it was made in: a process of another one forgets it only if it finds what was made.
 
+A lease that shares a placeholder of another program's leases marks these, by an empty file.  So a
+lease without a mark removes what it holds without a look at all the others.
+
 The sandbox never holds the record, and cannot reach the empty file: the first process's directory
 in ``/proc`` is covered.
 """
@@ -19,34 +22,36 @@ from __future__ import annotations
 import _thread
 import fcntl
 import os
-import stat
 import time
 
 from handrail import private_files, private_places
 from handrail.sandbox.light_dataclass import Frozen
-from handrail.sandbox.plan.safe_open import (
-    Crossed,
-    Missing,
-    Refused,
-    alias_of_the_system,
-    open_path,
+from handrail.sandbox.plan.mount_points import (
+    Directories,
+    line_of,
+    make_point,
+    read_lines,
+    remove_points,
 )
-from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
+from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused
 from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Self
+    from collections.abc import Collection, Iterable, Sequence
 
-    from handrail.sandbox.plan.safe_open import Above
+    from handrail.sandbox.plan.mount_points import Identity, Made
 
-Identity = tuple[int, int]  # device, inode
-Made = tuple[bytes, Identity]  # a path, and what was made there
-
-#: The record of what was made, and the lock that says whether it is still needed.
-_MADE, _HELD = ".made", ".held"
+#: The record of what was made, the lock that says whether it is still needed, and the mark of a
+#: lease that another program shares a placeholder with.
+_MADE, _HELD, _SHARED = ".made", ".held", ".shared"
+#: How the name of a lease ends whose program makes such marks.  Earlier versions made none.
+_MARKING = "+"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_RECORD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+#: How often it is looked for what killed programs have left: when a lease is prepared, or one that
+#: was not is released; and when one is released that was prepared, for its client waits.
+_SWEEP_SECONDS, _SWEEP_AT_LAST = 0.25, 60.0
 #: How long a record of another mount namespace is kept: that one may be gone with its files.
 _KEPT_SECONDS = 7 * 86_400
 
@@ -65,15 +70,19 @@ class Stale(Exception):
 class PlaceholderLease:
     """Placeholders held for one sandbox or for several at once."""
 
-    __slots__ = ("_registry", "fd", "made", "name", "users")
+    __slots__ = ("_registry", "fd", "lines", "made", "name", "outside", "prepared", "users")
 
-    def __init__(
-        self, registry: PlaceholderRegistry, name: str, fd: int, made: dict[Placeholder, Identity]
-    ) -> None:
+    def __init__(self, registry: PlaceholderRegistry, name: str, fd: int) -> None:
         self._registry = registry
         self.name = name
         self.fd = fd  # passed to --sync-fd
-        self.made = made
+        self.made: dict[Placeholder, Identity] = {}
+        #: The same as it is recorded.
+        self.lines: frozenset[bytes] = frozenset()
+        #: Whether a lease that is not of this registry is known to hold one of them too.
+        self.outside = False
+        #: Whether it was made ahead of its sandbox's command.
+        self.prepared = False
         self.users = 1
 
     def release(self) -> None:
@@ -110,7 +119,9 @@ class PlaceholderRegistry:
         self._shared: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
         #: The file's lock excludes other processes, this one other threads.
         self._threads = _thread.RLock()
+        self._directories = Directories()
         self._count = 0
+        self._swept = float("-inf")
         self._here = _mount_namespace()
         self._prefix = f"{self._here}-{os.getpid()}-{os.urandom(4).hex()}"
 
@@ -128,6 +139,7 @@ class PlaceholderRegistry:
             except BaseException:
                 self._drop(lease)
                 os.close(lease.fd)
+                self._rest()
                 raise
         self._shared[key] = lease
         return lease
@@ -135,19 +147,25 @@ class PlaceholderRegistry:
     def prepare(self) -> PlaceholderLease:
         """A lease of nothing yet, for a sandbox that is set up before they are needed."""
         with self._locked():
-            return self._prepared()
+            if self._is_due(_SWEEP_SECONDS):
+                self.living()
+            lease = self._prepared()
+            lease.prepared = True
+            return lease
 
     def _prepared(self) -> PlaceholderLease:
         self._count += 1
-        name = f"{self._prefix}-{self._count}"
+        name = f"{self._prefix}-{self._count}{_MARKING}"
         held = private_files.open_file(self._fd, name + _HELD, _NEW)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
+            # Now, for a sandbox that waits has time: a new file can take as long as all the rest.
+            os.close(private_files.open_file(self._fd, name + _MADE, _NEW))
         except BaseException:
             self._forget(name)
             os.close(held)
             raise
-        lease = self._active[name] = PlaceholderLease(self, name, held, {})
+        lease = self._active[name] = PlaceholderLease(self, name, held)
         return lease
 
     def fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
@@ -156,26 +174,33 @@ class PlaceholderRegistry:
             self._fill(lease, masks)
 
     def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
-        others = _Others(self._living)
+        sharing = _Sharing(self, lease)
         made: dict[Placeholder, Identity] = {}
+        new: list[Made] = []
+        lines: list[bytes] = []
         try:
-            written = private_files.open_file(self._fd, lease.name + _MADE, _NEW)
+            written = os.open(lease.name + _MADE, _RECORD, 0o600, dir_fd=self._fd)
             try:
-                with _Directories() as directories:
+                with self._directories:
                     for mask in masks:
-                        made[mask] = _make(directories, mask, others)
+                        identity, is_new = _made_or_shared(self._directories, mask, sharing)
+                        made[mask] = identity
+                        if is_new:
+                            new.append((mask.path, identity))
+                        line = line_of(mask.path, identity)
                         # Each at once: what is not recorded stays for ever after a kill.
-                        os.write(written, _record(mask, made[mask]))
+                        os.write(written, line + b"\0")
+                        lines.append(line)
             finally:
                 os.close(written)
         except BaseException:
-            _remove(_pairs(made) - others.found)
+            remove_points(self._directories, new)
             self._forget(lease.name)
             raise
-        lease.made = made
+        lease.made, lease.lines = made, frozenset(lines)
 
-    def _forget(self, name: str) -> None:
-        for kind in (_MADE, _HELD):
+    def _forget(self, name: str, *, shared: bool = True) -> None:
+        for kind in (_MADE, _HELD, _SHARED) if shared else (_MADE, _HELD):
             try:
                 os.unlink(name + kind, dir_fd=self._fd)
             except FileNotFoundError:
@@ -185,14 +210,30 @@ class PlaceholderRegistry:
         """Remove a lease's placeholders, except those that another lease holds too."""
         self._drop(lease)
         with self._locked():
-            os.close(lease.fd)
-            self._forget(lease.name)
-            _remove(_pairs(lease.made) - self._living())
+            files = frozenset(os.listdir(self._fd))
+            try:
+                kept = self._held_by_others(lease, files)
+                # Before the record: a kill in between leaves it to the next sweep.
+                made = ((mask.path, identity) for mask, identity in lease.made.items())
+                remove_points(self._directories, read_lines(lease.lines - kept) if kept else made)
+            finally:
+                os.close(lease.fd)
+                self._forget(lease.name, shared=lease.name + _SHARED in files)
+                self._rest()
 
     def leave(self, lease: PlaceholderLease) -> None:
         """Let go of a lease that its sandbox goes on holding."""
         self._drop(lease)
-        os.close(lease.fd)
+        with self._locked():
+            for other in self.holders(lease.lines):
+                other.outside = True
+            os.close(lease.fd)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Keep no directory of a workspace open when no sandbox is there."""
+        if not self._active:
+            self._directories.close()
 
     def _drop(self, lease: PlaceholderLease) -> None:
         self._active.pop(lease.name, None)
@@ -200,50 +241,93 @@ class PlaceholderRegistry:
             if held is lease:
                 del self._shared[key]
 
+    def _held_by_others(self, lease: PlaceholderLease, files: Collection[str]) -> frozenset[bytes]:
+        """What other leases hold of that which this one holds, and perhaps more."""
+        outside = lease.outside or lease.name + _SHARED in files
+        if lease.lines and not outside:
+            outside = any(file.endswith(_HELD) and not _is_marking(file) for file in files)
+        if outside or self._is_due(_SWEEP_AT_LAST if lease.prepared else _SWEEP_SECONDS):
+            others = list(self.living(files, lease.name).values())
+        else:
+            # A lease of another program would have marked this one.
+            others = [other.lines for other in self.holders(lease.lines)]
+        return frozenset().union(*others)
+
+    def _is_due(self, seconds: float) -> bool:
+        return time.monotonic() - self._swept >= seconds
+
+    def holders(self, lines: frozenset[bytes]) -> list[PlaceholderLease]:
+        """The leases of this registry that hold one of them."""
+        return [one for one in list(self._active.values()) if not one.lines.isdisjoint(lines)]
+
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` exists only because a sandbox covers it."""
-        wanted = (path, identity)
-        if any(wanted in _pairs(lease.made) for lease in list(self._active.values())):
+        line = line_of(path, identity)
+        if any(line in lease.lines for lease in list(self._active.values())):
             return True
         with self._locked():
-            return wanted in self._living()
+            return any(line in lines for lines in self.living().values())
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the directories."""
+        self._directories.close()
         os.close(self._lock)
         os.close(self._fd)
 
     def sweep(self) -> None:
         """Remove the placeholders of sandboxes that were killed together with their server."""
         with self._locked():
-            self._living()
+            self.living()
 
-    def _living(self) -> set[Made]:
-        """The placeholders of all live leases; those of dead ones are removed."""
-        living: set[Made] = set()
-        dead: list[tuple[str, set[Made]]] = []
-        # Our own are known: with many sandboxes at once most are.
-        ours = {name: lease.made for name, lease in list(self._active.items())}
+    def is_marked(self, name: str) -> bool:
+        """Whether another program shares a placeholder with this lease."""
+        try:
+            os.stat(name + _SHARED, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def mark(self, name: str) -> None:
+        """Let the program of a live lease know that we share a placeholder with it."""
+        lease = self._active.get(name)
+        if lease is not None:
+            lease.outside = True
+        elif not self.is_marked(name):
+            os.close(private_files.open_file(self._fd, name + _SHARED, _NEW))
+
+    def living(self, files: Iterable[str] = (), without: str = "") -> dict[str, frozenset[bytes]]:
+        """What all live leases hold, by name, but for one; that of dead ones is removed.
+
+        ``files``: those of the directory, if they are known.
+        """
+        self._swept = time.monotonic()
+        files = frozenset(files or os.listdir(self._fd))
+        living: dict[str, frozenset[bytes]] = {}
+        dead: dict[str, frozenset[bytes]] = {}
         # By the locks, which are made first and go last: none of the records is left out.
-        for file in os.listdir(self._fd):
+        for file in files:
+            if file.endswith(_SHARED) and file.removesuffix(_SHARED) + _HELD not in files:
+                self._forget(file.removesuffix(_SHARED))  # swept by a program that knows no marks
             name = file.removesuffix(_HELD)
-            if name == file:
+            if name in (file, without):
                 continue
-            if name in ours:
-                living |= _pairs(ours[name])
+            ours = self._active.get(name)  # with many sandboxes at once most are
+            if ours is not None:
+                living[name] = ours.lines
                 continue
             try:
-                records = set(_records(_read(self._fd, name + _MADE)))
+                lines = frozenset(_read(self._fd, name + _MADE).split(b"\0"))
                 locked = _locked_by_others(self._fd, file)
             except OSError:
                 continue  # no file of ours
-            if locked:
-                living |= records
-            else:
-                dead.append((name, records))
-        for name, records in dead:
-            if _remove(records - living) or self._made_here(name):
-                self._forget(name)
+            (living if locked else dead)[name] = lines
+        if dead:
+            held = frozenset().union(*living.values())
+            directories = Directories()  # not ours, which may be in use now
+            for name, lines in dead.items():
+                if remove_points(directories, read_lines(lines - held)) or self._made_here(name):
+                    self._forget(name)
+            directories.close()
         return living
 
     def _made_here(self, name: str) -> bool:
@@ -306,108 +390,72 @@ def _mount_namespace() -> int:
         return 0  # no /proc: as one namespace with all others that have none
 
 
-def _pairs(made: Mapping[Placeholder, Identity]) -> set[Made]:
-    return {(mask.path, identity) for mask, identity in made.items()}
+class _Sharing:
+    """What a new lease shares with others, found once a name is there: few starts need it."""
 
+    def __init__(self, registry: PlaceholderRegistry, lease: PlaceholderLease) -> None:
+        self._registry = registry
+        self._lease = lease
+        self._near: set[str] = set()
+        self._living: dict[str, frozenset[bytes]] | None = None
 
-class _Directories:
-    """Parent directories of placeholders, each opened once: most share one."""
-
-    def __init__(self) -> None:
-        self._open: dict[bytes, int] = {}
-        self._above: Above = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in (*self._open.values(), *(fd for fd, _ in self._above.values())):
-            os.close(fd)
-
-    def of(self, path: bytes) -> tuple[int, bytes]:
-        """An fd of a path's parent directory, and its name there; raises as ``open_path``."""
-        parent, name = os.path.split(path)
-        fd = self._open.get(parent)
-        if fd is None:
-            fd = self._open[parent] = open_path(parent, alias_of_the_system, self._above).fd
-        return fd, name
-
-
-class _Others:
-    """The placeholders of all live leases, once it was asked for them: few starts need them."""
-
-    def __init__(self, look: Callable[[], set[Made]]) -> None:
-        self._look: Callable[[], set[Made]] | None = look
-        self.found: set[Made] = set()
+    def nearby(self, line: bytes) -> bool:
+        """Whether a lease of our own registry holds it; it is shared then."""
+        found = self._registry.holders(frozenset((line,)))
+        for other in found:
+            if other.name not in self._near:
+                self._near.add(other.name)
+                # Whichever of them goes last has to look for those of other programs.
+                other.outside = other.outside or self._registry.is_marked(other.name)
+                self._lease.outside = self._lease.outside or other.outside
+        return bool(found)
 
     def look(self) -> bool:
-        """Find them, and remove those of dead leases; False when that was done before."""
-        look, self._look = self._look, None
-        if look is not None:
-            self.found = look()
-        return look is not None
+        """Find all live leases, and remove what dead ones hold; False when that was done before."""
+        if self._living is not None:
+            return False
+        self._living = self._registry.living()
+        return True
+
+    def anywhere(self, line: bytes) -> bool:
+        """Whether any live lease holds it; all of these are told, and it is shared then."""
+        names = [name for name, lines in (self._living or {}).items() if line in lines]
+        for name in names:
+            self._registry.mark(name)
+        self._lease.outside = self._lease.outside or bool(names)
+        return bool(names)
 
 
-def _make(directories: _Directories, mask: Placeholder, others: _Others) -> Identity:
-    """Make one mount point in its open parent directory; share one of a live lease."""
+def _made_or_shared(
+    directories: Directories, mask: Placeholder, sharing: _Sharing
+) -> tuple[Identity, bool]:
+    """Make one mount point (True), or share one of a live lease.  Raises Stale, or Refused."""
     try:
         parent, name = directories.of(mask.path)
     except (Missing, Crossed):
         raise Stale from None
     try:
-        if mask.directory:
-            # Programs of the host can use what they trust in the meantime, so it has their mode.
-            mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
-            fd = private_files.make_directory(name, parent, mode)
-        else:
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-            fd = os.open(name, flags, 0o644, dir_fd=parent)
+        return make_point(parent, name, directory=mask.directory), True
     except FileExistsError:
-        if others.look():  # it may be gone now
-            return _make(directories, mask, others)
-        try:
-            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except OSError:
-            raise Stale from None
-        identity = (status.st_dev, status.st_ino)
-        if (mask.path, identity) not in others.found:
-            raise Stale from None
-        return identity
+        pass
     except OSError as error:
         raise Refused(
             f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
             " make it, or leave its directory out of what may be written"
         ) from None
-    status = os.fstat(fd)
-    os.close(fd)
-    return status.st_dev, status.st_ino
-
-
-def _remove(made: Iterable[Made]) -> bool:
-    """Remove what we made, unless it was replaced or is not empty; whether all of it was found."""
-    found = True
-    with _Directories() as directories:
-        for path, identity in made:
-            try:
-                found &= _remove_one(*directories.of(path), identity, path)
-            except (Missing, Crossed, Refused):
-                found = False  # unreachable
-            except OSError:
-                found = False  # gone, or another program uses it now: it stays
-    return found
-
-
-def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> bool:
-    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if identity != (status.st_dev, status.st_ino):
-        return False
-    if stat.S_ISDIR(status.st_mode):
-        ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
-        if ours or private_places.is_name(path):  # we never make a directory of another name
-            os.rmdir(name, dir_fd=parent)
-    elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
-        os.unlink(name, dir_fd=parent)
-    return True
+    try:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except OSError:
+        raise Stale from None
+    identity = (status.st_dev, status.st_ino)
+    line = line_of(mask.path, identity)
+    if sharing.nearby(line):
+        return identity, False
+    if sharing.look():  # it may be gone now
+        return _made_or_shared(directories, mask, sharing)
+    if not sharing.anywhere(line):
+        raise Stale
+    return identity, False
 
 
 def _all_there(made: dict[Placeholder, Identity]) -> bool:
@@ -421,16 +469,9 @@ def _all_there(made: dict[Placeholder, Identity]) -> bool:
     return True
 
 
-def _record(mask: Placeholder, identity: Identity) -> bytes:
-    return b"%d %d %b\0" % (*identity, mask.path)
-
-
-def _records(text: bytes) -> Iterable[Made]:
-    for line in text.split(b"\0"):
-        device, _, rest = line.partition(b" ")
-        inode, _, path = rest.partition(b" ")
-        if device.isdigit() and inode.isdigit() and path.startswith(b"/"):
-            yield path, (int(device), int(inode))
+def _is_marking(file: str) -> bool:
+    """Whether a lock is of a program that marks the leases it shares placeholders with."""
+    return file.endswith(_MARKING + _HELD)
 
 
 def _read(directory: int, name: str) -> bytes:
@@ -438,8 +479,13 @@ def _read(directory: int, name: str) -> bytes:
         fd = private_files.open_file(directory, name, os.O_RDONLY)
     except FileNotFoundError:
         return b""  # its maker was killed before it made anything
-    with open(fd, "rb") as file:
-        return file.read()
+    try:
+        text = b""
+        while part := os.read(fd, 65_536):
+            text += part
+        return text
+    finally:
+        os.close(fd)
 
 
 def _locked_by_others(directory: int, name: str) -> bool:

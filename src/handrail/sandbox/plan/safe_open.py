@@ -170,7 +170,7 @@ def _step(
         before = fd
         here = posixpath.join(at, name)
         try:
-            if not _searchable(status):
+            if not is_searchable(status):
                 raise Unreachable(here)
             fd = _open_name(name, before, here)
         finally:
@@ -217,7 +217,7 @@ def _below(above: Opened, name: bytes, path: bytes) -> Opened | None:
 
     None for a symbolic link, which is followed from the root.
     """
-    if not _searchable(os.fstat(above.fd)):
+    if not is_searchable(os.fstat(above.fd)):
         raise Unreachable(path)
     fd = _open_name(name, above.fd, path)
     status = os.fstat(fd)
@@ -240,7 +240,8 @@ def _open_name(name: bytes, directory: int, path: bytes) -> int:
         ) from None
 
 
-def _searchable(directory: os.stat_result) -> bool:
+def is_searchable(directory: os.stat_result) -> bool:
+    """Whether our ids alone let us search a directory."""
     if directory.st_mode & 0o001 or os.geteuid() != 0:
         return True  # for all users but root the kernel decides, in a moment
     if directory.st_uid == 0:

@@ -1,0 +1,177 @@
+"""The empty directories and files that placeholders are: how one is made, and how it is removed.
+
+Each is reached by its opened parent directory, without following a link that a command could have
+made.  One is removed only if it is what was made (device and inode) and is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from handrail import private_files, private_places
+from handrail.sandbox.plan.safe_open import (
+    Crossed,
+    Missing,
+    Refused,
+    alias_of_the_system,
+    is_searchable,
+    open_path,
+)
+from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from handrail.sandbox.plan.safe_open import Above
+
+Identity = tuple[int, int]  # device, inode
+Made = tuple[bytes, Identity]  # a path, and what was made there
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Limits of parent directories that are open at a time, and of those that stay open.
+_MOST_OPEN, _MOST_KEPT = 64, 4
+
+
+class Directories:
+    """Parent directories of placeholders, opened once for all names in them.
+
+    The first few are kept open for the next block: most commands have the same one.  Not thread
+    safe; a block is not entered twice.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[int, Identity]] = {}
+        self._open: dict[bytes, int] = {}
+        self._above: Above = {}
+        self._added = 0
+
+    def __enter__(self) -> Self:
+        self._added = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_open()
+        while self._above:
+            os.close(self._above.popitem()[1][0])
+
+    def _close_open(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def close(self) -> None:
+        """Close those that were kept."""
+        while self._kept:
+            os.close(self._kept.popitem()[1][0])
+
+    def of(self, path: bytes) -> tuple[int, bytes]:
+        """An fd of a path's parent directory, and its name there; raises as ``open_path``."""
+        parent, _, name = path.rpartition(b"/")
+        fd = self._open.get(parent)
+        if fd is None:
+            if len(self._open) >= _MOST_OPEN:
+                self._close_open()
+            fd = self._open[parent] = self._opened(parent)
+        return fd, name
+
+    def _opened(self, path: bytes) -> int:
+        fd = self._again(path)
+        if fd < 0:
+            fd = self._below(path)
+        if fd >= 0:
+            return fd
+        opened = open_path(path or b"/", alias_of_the_system, self._above)
+        if self._added < _MOST_KEPT:
+            self._added += 1
+            if len(self._kept) >= _MOST_KEPT:
+                self._let_go(next(iter(self._kept)))
+            self._kept[path] = os.dup(opened.fd), opened.identity
+        return opened.fd
+
+    def _again(self, path: bytes) -> int:
+        """A copy of the fd of one that was kept, if its path still leads to it; else -1.
+
+        No other directory can have its number while it is open, so no link leads elsewhere.
+        """
+        kept = self._kept.get(path)
+        if kept is None:
+            return -1
+        try:
+            status = os.stat(path)
+            if kept[1] == (status.st_dev, status.st_ino):
+                return os.dup(kept[0])
+        except OSError:
+            pass  # gone, or out of reach
+        self._let_go(path)
+        return -1
+
+    def _let_go(self, path: bytes) -> None:
+        os.close(self._kept.pop(path)[0])
+
+    def _below(self, path: bytes) -> int:
+        """Open a directory in one that is open already, as its neighbours were; -1: walk there."""
+        above, _, name = path.rpartition(b"/")
+        known = self._above.get(above)
+        if known is None or not name or not is_searchable(known[1]):
+            return -1
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=known[0])
+        except OSError:
+            return -1  # a link, or missing
+
+
+def make_point(parent: int, name: bytes, *, directory: bool) -> Identity:
+    """Make one in its open parent directory; raises OSError, FileExistsError among them."""
+    if directory:
+        # Programs of the host can use what they trust in the meantime, so it has their mode.
+        mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
+        status = private_files.make_directory_only(name, parent, mode)
+    else:
+        fd = os.open(name, _NEW_FILE, 0o644, dir_fd=parent)
+        status = os.fstat(fd)
+        os.close(fd)
+    return status.st_dev, status.st_ino
+
+
+def remove_points(directories: Directories, made: Iterable[Made]) -> bool:
+    """Remove what we made, unless it was replaced or is not empty; whether all of it was found."""
+    found = True
+    with directories:
+        for path, identity in made:
+            try:
+                found &= _remove(*directories.of(path), identity, path)
+            except (Missing, Crossed, Refused):
+                found = False  # unreachable
+            except OSError:
+                found = False  # gone, or another program uses it now: it stays
+    return found
+
+
+def _remove(parent: int, name: bytes, identity: Identity, path: bytes) -> bool:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if identity != (status.st_dev, status.st_ino):
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
+        if ours or private_places.is_name(path):  # we never make a directory of another name
+            os.rmdir(name, dir_fd=parent)
+    elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        os.unlink(name, dir_fd=parent)
+    return True
+
+
+def line_of(path: bytes, identity: Identity) -> bytes:
+    """How one is recorded."""
+    return b"%d %d %b" % (*identity, path)
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterable[Made]:
+    """What was recorded, in about the order in which it was made."""
+    for line in sorted(lines):
+        device, _, rest = line.partition(b" ")
+        inode, _, path = rest.partition(b" ")
+        if device.isdigit() and inode.isdigit() and path.startswith(b"/"):
+            yield path, (int(device), int(inode))
