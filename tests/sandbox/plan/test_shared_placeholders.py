@@ -22,8 +22,10 @@ from handrail.sandbox.plan.placeholders import (
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> PlaceholderRegistry:
-    return PlaceholderRegistry(str(tmp_path / "registry"))
+def registry(tmp_path: Path) -> Iterator[PlaceholderRegistry]:
+    registry = PlaceholderRegistry(str(tmp_path / "registry"))
+    yield registry
+    registry.close()
 
 
 @pytest.fixture
@@ -181,7 +183,9 @@ def test_a_program_that_shares_is_killed(
         if not maker_first:
             lease.fill(directories(place, ".git", ".agents"))
     assert names_in(place) == [".agents", ".codex", ".git"]
-    PlaceholderRegistry(registry.directory).sweep()  # only what no live lease holds
+    other = PlaceholderRegistry(registry.directory)
+    other.sweep()  # only what no live lease holds
+    other.close()
     assert names_in(place) == [".agents", ".git"]
     lease.release()
     assert names_in(place) == []
