@@ -246,26 +246,28 @@ async def test_a_denied_name_is_exchanged_while_the_template_is_made(
     secret = folder / "secret"
 
     def finish(making: Making) -> Template:
+        steps.append("exchanged")
         secret.rename(folder / "kept")
         secret.write_text("other")
         try:
             return made(making)
         finally:
-            exchanged.append(folder / f"other{len(exchanged)}")
-            secret.rename(exchanged[-1])
+            secret.rename(folder / f"other{len(steps)}")
             (folder / "kept").rename(secret)
+            steps.append("put back")
 
-    exchanged: list[Path] = []
+    steps: list[str] = []
     made = Making.finish
     monkeypatch.setattr(Making, "finish", finish)
     secret.write_text("one")
     async with warm(folder, sandbox=Profile(write=(".",), deny=(str(secret),))) as warmed:
         for _ in range(6):
-            begun = len(exchanged)
+            await eventually_so(lambda: len(steps) % 2 == 0, "it is put back")
+            before = len(steps)
             result = await warmed.ws.run("cat secret")
-            if len(exchanged) == begun:  # else the cover of a cold one has moved meanwhile
+            if len(steps) == before:  # else the cover of a cold one has moved meanwhile
                 assert result.stdout == ""
             with contextlib.suppress(AssertionError):
                 await eventually_so(lambda: bool(warmed.standing), limit=0.5)
-        assert exchanged
+        assert steps
         assert warmed.started == 0
