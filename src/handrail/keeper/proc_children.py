@@ -1,10 +1,12 @@
-"""Children of a process, as ``/proc`` lists them."""
+"""Children of a process as ``/proc`` lists them, and what else is seen of a process there."""
 
 from __future__ import annotations
 
 import os
 
 _PART = 65_536
+#: A flag of the kernel's per-thread flags in ``stat``.
+_PF_EXITING = 4
 
 
 def children_of(pid: int) -> list[int]:
@@ -67,3 +69,33 @@ def descendants_of(pid: int) -> list[int]:
     for child in found:
         found += children_of(child)
     return found
+
+
+def pid_namespace(pid: int) -> int:
+    """The inode of a process's PID namespace; 0: unreadable."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def has_ended(pidfd: int, seconds: float | None) -> bool:
+    """Wait at most so long for the end of a process."""
+    import select
+
+    looked = select.poll()  # select itself takes none of the fds of a busy server
+    looked.register(pidfd, select.POLLIN)
+    return bool(looked.poll(None if seconds is None else int(seconds * 1000)))
+
+
+def is_alone_and_exiting(pid: int) -> bool:
+    """Whether each of its threads is exiting or gone, so that it starts no child, and has none."""
+    threads = threads_of(pid)
+    try:
+        for thread in threads:
+            text = read(f"/proc/{pid}/task/{thread}/stat")
+            if not int(text.rpartition(b")")[2].split(None, 7)[6]) & _PF_EXITING:
+                return False
+    except OSError:
+        pass  # gone
+    return not children_of_threads(pid, threads)

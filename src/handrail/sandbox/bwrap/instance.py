@@ -9,14 +9,13 @@ others, and only then are the placeholders removed that protected paths from the
 from __future__ import annotations
 
 import os
-from _struct import Struct  # the C part: ``struct`` is one more module
 
 from handrail.keeper.proc_children import (
     children_of,
-    children_of_threads,
     descendants_of,
-    read,
-    threads_of,
+    has_ended,
+    is_alone_and_exiting,
+    pid_namespace,
 )
 from handrail.sandbox.plan.placeholders import PlaceholderLease
 
@@ -40,10 +39,8 @@ else:
 _KILLED_SECONDS = 2.0
 #: How often the first process is checked for exiting, before it is waited for.
 _LOOKS = 16
-#: A flag of the kernel's per-thread flags in ``stat``.
-_PF_EXITING = 4
-#: What the program says that makes copies: the first process, its PID namespace.
-_COPY_INFO = Struct("<i4xQ")
+#: The size of what the program says that makes copies: the first process, its PID namespace.
+_COPY_INFO = 16
 #: Sandboxes of this program that have not ended.  Only counted here; each belongs to the Instances
 #: that made it, perhaps in another thread.
 _running: set[RunningSandbox] = set()
@@ -350,7 +347,7 @@ class RunningSandbox:
         """Blocking version of `settle`, at most ``seconds`` long."""
         pidfd = self._first_process()
         if pidfd >= 0:
-            gone = _has_ended(pidfd, seconds)  # only if the command leaves processes behind
+            gone = has_ended(pidfd, seconds)  # only if the command leaves processes behind
             os.close(pidfd)
             if not gone:
                 return
@@ -379,8 +376,9 @@ class RunningSandbox:
                 self._said += os.read(self._info, 4096)
             except BlockingIOError:
                 pass
-            if self._copied and len(self._said) == _COPY_INFO.size:
-                self.pid, self._namespace = _COPY_INFO.unpack(self._said)
+            if self._copied and len(self._said) == _COPY_INFO:
+                self.pid = int.from_bytes(self._said[:4], "little")
+                self._namespace = int.from_bytes(self._said[8:], "little")
             elif not self._copied and self._said.endswith(b"}\n"):
                 self.pid = _number(self._said, b'"child-pid":')
                 self._namespace = _number(self._said, b'"pid-namespace":')
@@ -397,7 +395,7 @@ class RunningSandbox:
         # Orphans become its children atomically under the kernel's lock: no child, no process left.
         # Tearing down its mounts takes it a while, and needs no waiting.
         for _ in range(looks):
-            if _is_alone_and_exiting(self.pid):
+            if is_alone_and_exiting(self.pid):
                 return -1
             os.sched_yield()  # it was killed, but may still wait for a CPU
         try:
@@ -407,7 +405,7 @@ class RunningSandbox:
         # The namespace is unreadable (0) only while the process is exiting.
         namespace = pid_namespace(self.pid)
         ours = namespace in (self._namespace, 0)
-        if ours and not _has_ended(pidfd, 0):
+        if ours and not has_ended(pidfd, 0):
             if namespace:
                 self._kill(pidfd)
             return pidfd
@@ -485,33 +483,3 @@ def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
     except OSError:
         return 0
     return 1
-
-
-def pid_namespace(pid: int) -> int:
-    """The inode of a process's PID namespace; 0: unreadable."""
-    try:
-        return os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def _has_ended(pidfd: int, seconds: float | None) -> bool:
-    """Wait at most so long for the end of a process."""
-    import select
-
-    looked = select.poll()  # select itself takes none of the fds of a busy server
-    looked.register(pidfd, select.POLLIN)
-    return bool(looked.poll(None if seconds is None else int(seconds * 1000)))
-
-
-def _is_alone_and_exiting(pid: int) -> bool:
-    """Whether each of its threads is exiting or gone, so that it starts no child, and has none."""
-    threads = threads_of(pid)
-    try:
-        for thread in threads:
-            text = read(f"/proc/{pid}/task/{thread}/stat")
-            if not int(text.rpartition(b")")[2].split(None, 7)[6]) & _PF_EXITING:
-                return False
-    except OSError:
-        pass  # gone
-    return not children_of_threads(pid, threads)

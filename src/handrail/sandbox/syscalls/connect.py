@@ -29,8 +29,7 @@ import sys
 from collections.abc import Iterable
 
 from handrail.filesystem import syscalls
-from handrail.keeper.proc_children import descendants_of
-from handrail.sandbox.bwrap.instance import pid_namespace
+from handrail.keeper.proc_children import descendants_of, pid_namespace
 from handrail.sandbox.syscalls import notify
 from handrail.sandbox.syscalls.server_ports import is_ours
 from handrail.sandbox.syscalls.unix_socket_inode import is_bound_to
