@@ -7,6 +7,7 @@ it, with the network off, managed and open.
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
