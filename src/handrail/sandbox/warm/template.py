@@ -203,7 +203,8 @@ class Making:
         finally:
             os.close(hold)  # the stub ends, and so do the others
             if pid:
-                os.waitpid(pid, 0)
+                with contextlib.suppress(ChildProcessError):  # a program may reap all its children
+                    os.waitpid(pid, 0)
 
     def _taken(self, first: int) -> Template:
         namespace = os.open(f"/proc/{first}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
