@@ -60,7 +60,8 @@ def read_file(path: NativePath, most: int, *, root: int | None = None) -> bytes:
         os.close(fd)
     try:
         data = bytearray(size)
-        read = os.preadv(file, [data], 0, os.RWF_NOWAIT)
+        # A tmpfs is in memory, and takes no RWF_NOWAIT.
+        read = os.preadv(file, [data], 0, 0 if syscalls.is_tmpfs(file) else os.RWF_NOWAIT)
     except OSError:
         raise BlockingIOError from None
     finally:
