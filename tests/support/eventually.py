@@ -26,11 +26,17 @@ def eventually(check: Callable[[], T], what: str = "", limit: float = LIMIT) -> 
     return value
 
 
-async def eventually_so(check: Callable[[], T], what: str = "", limit: float = LIMIT) -> T:
-    """Ask until the answer is true while the loop goes on, and return it."""
+async def eventually_so(
+    check: Callable[[], T], what: str | Callable[[], str] = "", limit: float = LIMIT
+) -> T:
+    """Ask until the answer is true while the loop goes on, and return it.
+
+    ``what`` may be a function, which is called if the limit passes: it can say what is there then.
+    """
     deadline = time.monotonic() + limit
     while not (value := check()):
-        assert time.monotonic() < deadline, f"still not: {what or check}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"still not: {(what() if callable(what) else what) or check}")
         await asyncio.sleep(_PAUSE)
     return value
 

@@ -156,7 +156,10 @@ def test_a_start_that_is_given_up_leaves_nothing(
             before = lasting()
             for count in TURNS:
                 await give_up(ws, count)
-            await eventually_so(lambda: len(lasting()) <= len(before), "no more descriptors")
+            await eventually_so(
+                lambda: len(lasting()) <= len(before),
+                lambda: f"no more descriptors: {sorted(set(lasting()) - set(before))}",
+            )
 
     asyncio.run(left_at_once(0))
     gc.collect()  # what earlier tests have left to it
