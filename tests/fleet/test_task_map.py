@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -17,12 +18,16 @@ from handrail.errors import UsageError
 from handrail.fleet import (
     Fleet,
     FleetWorkspace,
+    NoCapacity,
     NodeUnreachable,
     Outcome,
     QuotaExceeded,
     SyncFleet,
 )
+from handrail.fleet.placing import Wish
+from handrail.fleet.settings import Amounts
 from handrail.fleet.synchronous import SyncFleetWorkspace
+from handrail.fleet.task_map import MapOptions, TaskMap
 from tests.fleet.support import PLAIN, SMALL, Swallower, fleet_of, host, hosts, until
 from tests.support.eventually import LIMIT, eventually_so
 
@@ -65,8 +70,9 @@ async def test_every_task_has_a_fresh_workspace_and_outcomes_come_as_asked(tmp_p
             came = [o.index async for o in fleet.map(work, range(12), **how)]
             assert sorted(came) == list(range(12))
             assert came[0] != 0
-            with pytest.raises(UsageError):
-                fleet.map(work, range(3), concurrency=0, **PLAIN)
+            for wrong in ({"concurrency": 0}, {"id": "one-for-all"}):
+                with pytest.raises(UsageError):
+                    fleet.map(work, range(3), **wrong, **PLAIN)
 
 
 async def test_a_slow_reader_stops_the_pulling_and_leaving_ends_what_runs(tmp_path: Path) -> None:
@@ -148,6 +154,50 @@ async def test_a_task_that_is_cancelled_by_itself_fails_and_the_others_go_on(
             assert [one.state for one in outcomes] == ["ok", "failed", "ok"]
             assert isinstance(outcomes[1].error, asyncio.CancelledError)
             assert not outcomes[1].infra
+
+
+async def test_what_a_function_for_tasks_raises_ends_the_map(tmp_path: Path) -> None:
+    def key(number: int) -> str:
+        if number == 5:
+            raise KeyError(number)
+        return str(number)
+
+    async def work(space: Any, number: int) -> int:
+        return number
+
+    async with hosts(tmp_path, 1) as servers:
+        async with fleet_of(servers) as fleet:
+            for ordered in (False, True):
+                outcomes = fleet.map(
+                    work, count(), key=key, ordered=ordered, concurrency=2, window=3, **PLAIN
+                )
+                seen = []
+                with pytest.raises(KeyError):
+                    async with asyncio.timeout(LIMIT):
+                        async for one in outcomes:
+                            seen.append(one.index)
+                assert sorted(seen)[:5] == list(range(5))
+
+
+async def test_an_outcome_without_a_workspace_names_no_node() -> None:
+    line = Mock(settle=AsyncMock(), close=AsyncMock())
+    space = Mock(node="a", line=line, release=AsyncMock(), pass_on=Mock(return_value=False))
+    full = NoCapacity("full", reason="cpus")
+    placing = Mock(place=AsyncMock(side_effect=[space, full]))
+    wish = Wish(amounts=Amounts(), tenant="t", lease=1.0)
+    run = TaskMap(
+        placing,
+        AsyncMock(return_value=7),
+        range(2),
+        AsyncMock(return_value=wish),
+        MapOptions(concurrency=1),
+        lambda _: None,
+    )
+    outcomes = [outcome async for outcome in run.run()]
+    assert [(o.state, o.node, o.error) for o in outcomes] == [
+        ("ok", "a", None),
+        ("failed", None, full),
+    ]
 
 
 async def test_a_task_beyond_its_time_fails(tmp_path: Path) -> None:

@@ -423,6 +423,8 @@ class Fleet(NamesChecked):
         ``labels(task)`` name it.  ``progress`` is called with the counts; True draws a bar.
         ``needs`` are arguments of ``workspace``.  Leaving the generator ends what runs.
         """
+        if needs.get("id") is not None:
+            raise UsageError("each task of a map has a workspace of its own, so id names none")
         patience = needs.pop("patience", 60.0)
         options = MapOptions(
             concurrency=concurrency,

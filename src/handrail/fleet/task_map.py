@@ -99,10 +99,9 @@ class TaskMap:
                 yield outcome
                 self._room.release()
         finally:
-            self._exhausted = True
+            self._stop_pulling()  # also a lane whose work goes on after a cancellation
             for lane in lanes:
                 lane.cancel()
-                self._room.release()  # for one whose work goes on after a cancellation
             await asyncio.gather(*lanes, return_exceptions=True)
             await ending
             if isinstance(self._options.progress, DrawnCounts):
@@ -118,6 +117,12 @@ class TaskMap:
                 self._outcomes.put_nowait(error)
                 return
         self._outcomes.put_nowait(None)
+
+    def _stop_pulling(self) -> None:
+        """Let every lane end with the task it has, also one that waits for room."""
+        self._exhausted = True
+        for _ in range(self._options.concurrency):
+            self._room.release()
 
     async def _as_they_come(self) -> AsyncGenerator[Outcome, None]:
         while (outcome := await self._outcomes.get()) is not None:
@@ -156,6 +161,10 @@ class TaskMap:
                 self._outcomes.put_nowait(outcome)
                 if not (self._goes_on and lane.pass_on()):
                     await lane.release()
+        except BaseException:
+            # Its task has no outcome: in order nothing comes behind it, and no room is given back.
+            self._stop_pulling()
+            raise
         finally:
             # A cancelled lane has something running, which has to end before the map does.
             await lane.release()
@@ -226,6 +235,7 @@ class TaskMap:
         return bool(idempotent(task)) if callable(idempotent) else idempotent
 
     async def _attempt(self, lane: _Lane, wish: Wish, task: Any) -> Any:
+        lane.node = None  # until there is one: that of the task before is not this one's
         space = await self._placed(lane, wish)
         await lane.took(space)
         async with asyncio.timeout(self._options.timeout):
