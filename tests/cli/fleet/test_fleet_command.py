@@ -62,6 +62,8 @@ def test_an_address_without_a_cluster_is_told_at_once() -> None:
         (["up", "--nodes", "0"], 2),
         (["logs", "--lines", "x"], 2),
         (["run", "--", "true"], 2),
+        (["run", "--on", "ws://127.0.0.1:1", "--tasks", "x", "--retries", "-1", "--", "true"], 2),
+        (["run", "--on", "ws://127.0.0.1:1", "--tasks", "x", "--cpus", "-1", "--", "true"], 2),
         (["walk"], 2),
     ],
 )

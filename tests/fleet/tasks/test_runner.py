@@ -35,8 +35,6 @@ class Run:
             remaining.check(tasks.tasks, results.known, results.journal.begun)
             fleet: Any = SimulatedFleet(self.nodes, results.journal.owner)
             return await Runner(fleet, tasks, results, RunOptions(lost_after=0.2)).run()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
         finally:
             results.close()
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     number = fleet_options.options_number
     add("--concurrency", metavar="N", type=number, default=64, help="tasks at once (default: 64)")
-    add("--cpus", metavar="N", type=float, default=1.0, help="cpus of each workspace (default: 1)")
+    add("--cpus", metavar="N", type=_cpus, default=1.0, help="cpus of each workspace (default: 1)")
     add(
         "--memory",
         metavar="SIZE",
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--retries",
         metavar="N",
-        type=int,
+        type=_retries,
         default=2,
         help="how often a task of a lost node may run again (default: 2)",
     )
@@ -103,6 +103,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="behind --: the command; {member} in it stands for that member of the task, without a"
         " shell",
     )
+
+
+def _cpus(text: str) -> float:
+    """For argparse: a number of processors."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processors")
+    return found
+
+
+def _retries(text: str) -> int:
+    """For argparse: a number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -126,10 +126,13 @@ class Runner:
             await self._add_lost(task, "it had begun when its run was killed, and is not there now")
         self._pending.extend(planned.run)
         self._open = len(planned.adopt)
-        async with asyncio.TaskGroup() as group:
-            for task, workspace in planned.adopt:
-                group.create_task(self._adopt(task, workspace))
-            await self._map()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for task, workspace in planned.adopt:
+                    group.create_task(self._adopt(task, workspace))
+                await self._map()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # what the fleet raised, as callers expect it
 
     # --- what is left ---------------------------------------------------------------------
 
