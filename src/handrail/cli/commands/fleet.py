@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.cli import error_output, options
 from handrail.cli.fleet import fleet_options
+from handrail.cli.stdio import say
 from handrail.errors import UsageError
 from handrail.units import counted
 
@@ -105,6 +106,21 @@ def _with_fleet(
     return options.to_end(main())
 
 
+async def _tell_silent(fleet: Fleet, args: argparse.Namespace) -> None:
+    """Say which nodes do not answer, for they may have more; raises FleetError when none does."""
+    from handrail.fleet import FleetError
+
+    silent = {"joining", "unreachable"}
+    if isinstance(fleet_options.where(args), list):
+        silent.add("lost")  # by its silence alone
+    nodes = (await fleet.status()).nodes
+    missing = [f"{node.id} does not answer: {node.error}" for node in nodes if node.state in silent]
+    if missing and not any(node.state == "ready" for node in nodes):
+        raise FleetError("; ".join(missing))
+    for text in missing:
+        say(f"handrail: {text}")
+
+
 def run_up(args: argparse.Namespace) -> int:
     """Start a fleet, wait for its nodes, and leave it."""
     return options.to_end(_up(args, fleet_options.made(args)))
@@ -151,6 +167,7 @@ def run_ls(args: argparse.Namespace) -> int:
         from handrail.cli.fleet import listing
 
         found = await fleet.workspaces(owner=args.owner, labels=wanted or None)
+        await _tell_silent(fleet, args)
         listing.show_workspaces(found, as_json=args.json)
         return 0
 
@@ -162,6 +179,7 @@ def run_sweep(args: argparse.Namespace) -> int:
 
     async def use(fleet: Fleet, args: argparse.Namespace) -> int:
         count = await fleet.sweep(owner=args.owner)
+        await _tell_silent(fleet, args)
         if args.json:
             options.print_json({"ended": count})
         else:
@@ -175,15 +193,26 @@ def run_logs(args: argparse.Namespace) -> int:
     """Print the logs of one node or all."""
 
     async def use(fleet: Fleet, args: argparse.Namespace) -> int:
+        from handrail.fleet import FleetError
+
         nodes = [args.node] if args.node else [n.id for n in (await fleet.status()).nodes]
+        missing: list[FleetError] = []
         for node in nodes:
-            text = await fleet.logs(node, args.lines)
+            try:
+                text = await fleet.logs(node, args.lines)
+            except FleetError as error:  # of a lost one, which is no reason to hide the others
+                missing.append(error)
+                continue
             if args.json:
                 options.print_json({"node": node, "text": text})
                 continue
             if len(nodes) > 1:
                 print(f"==> {node} <==")
             print(text, end="" if text.endswith("\n") or not text else "\n")
+        if missing and len(missing) == len(nodes):
+            raise missing[0]
+        for one in missing:
+            say(f"handrail: {one}")
         return 0
 
     return _with_fleet(args, use)
@@ -210,10 +239,13 @@ def run_down(args: argparse.Namespace) -> int:
 
 async def _down(args: argparse.Namespace) -> int:
     fleet = await fleet_options.joined(args)
+    hosts = isinstance(fleet_options.where(args), list)
+    if hosts:
+        await _tell_silent(fleet, args)
     await fleet.down()
     if args.json:
         options.print_json({"name": args.name})
-    elif isinstance(fleet_options.where(args), list):
+    elif hosts:
         print("the workspaces of all clients on these hosts have ended; their servers go on")
     else:
         print(f"fleet {args.name} has ended")
