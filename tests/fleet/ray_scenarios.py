@@ -23,12 +23,12 @@ from ray.util.placement_group import placement_group_table
 
 from handrail.fleet import (
     Fleet,
+    FleetError,
     FleetUnknown,
     NoCapacity,
     NodeInfo,
     NodeLost,
     NodeUnreachable,
-    QuotaExceeded,
     TemplateError,
     VersionMismatch,
     WorkspaceGone,
@@ -260,48 +260,6 @@ async def ray_gone_and_the_machine_alive(world: World) -> None:
         await until(lambda: not alive(info.server_pid) and not alive(info.keeper_pid))
 
 
-async def quotas_over_drivers(world: World) -> None:
-    quotas = {"small": {"workspaces": 3}, "large": {"workspaces": 1000}}
-    options = world.own(share={"cpus": 8, "memory": "32MiB"}, quotas=quotas)
-    name = "quotas"
-    async with Fleet(world.where, name=name, tenant="small", **options) as one:
-        await one.wait(world.count, timeout=90)
-        async with await Fleet.attach(name, world.where, tenant="small") as two:
-            spaces = [await one.workspace(**PLAIN), await one.workspace(**PLAIN)]
-            await two.workspace(**PLAIN)
-            for fleet in (one, two):
-                with pytest.raises(QuotaExceeded) as refused:
-                    await fleet.workspace(**PLAIN)
-                assert (refused.value.what, refused.value.limit, refused.value.used) == (
-                    "workspaces",
-                    3,
-                    3,
-                )
-            await spaces[0].release()
-
-            async def fits() -> bool:
-                try:
-                    await two.workspace(**PLAIN)
-                except QuotaExceeded:
-                    return False
-                return True
-
-            await until(fits)
-            await spaces[1].detach()  # what has no driver counts on its node
-        async with await Fleet.attach(name, world.where, tenant="large") as other:
-            await asyncio.gather(*(other.workspace(**PLAIN) for _ in range(6)))
-        last = await Fleet.attach(name, world.where)
-        await one.down()
-
-        async def heard() -> bool:
-            status = await last.status()
-            ended = {node.state for node in status.nodes} == {"gone"}
-            return ended and status.state == "stopping"
-
-        await until(heard)
-        await last.close()
-
-
 async def elastic_shares(world: World) -> None:
     """Asked for while none fits, kept by a new registrar, asked for elsewhere, and given back."""
     share = {"cpus": 4, "memory": "32MiB"}
@@ -313,6 +271,11 @@ async def elastic_shares(world: World) -> None:
         assert {node.state for node in status.nodes} <= {"pending"}
         await until(lambda: len(groups(fleet.name)) == 1)  # pending: what an autoscaler sees
         asked = groups(fleet.name)
+        with pytest.raises(NoCapacity) as refused:  # at once: no share is larger
+            await fleet.workspace(cpus=5, memory=0)
+        assert refused.value.reason == "cpus"
+        with pytest.raises(FleetError, match="pending"):
+            await fleet.logs((await fleet.status()).nodes[0].id)
         registrar = ray.get_actor("registrar", namespace=namespace(fleet.name))
         engine = fleet._parts.engine
         assert isinstance(engine, RayEngine)

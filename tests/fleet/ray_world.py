@@ -186,7 +186,9 @@ async def node_of(fleet: Fleet, name: str) -> Any:
 
 async def run_all(world: World, chosen: list[list[str]], answers: TextIO) -> None:
     """Run scenarios, and tell of each that has ended."""
-    from tests.fleet import ray_scenarios
+    from tests.fleet import ray_limits, ray_scenarios
+
+    known = {**vars(ray_scenarios), **vars(ray_limits)}
 
     standing, own = map(deque, chosen)
 
@@ -195,7 +197,7 @@ async def run_all(world: World, chosen: list[list[str]], answers: TextIO) -> Non
             name = waiting.popleft()
             try:
                 async with asyncio.timeout(LIMIT):
-                    await getattr(ray_scenarios, name)(world)
+                    await known[name](world)
                 trouble = None
             except Exception:  # noqa: BLE001 (the tests are told)
                 trouble = traceback.format_exc()

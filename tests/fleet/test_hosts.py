@@ -24,10 +24,11 @@ from handrail.fleet import (
     TemplateError,
     VersionMismatch,
     WorkspaceGone,
+    node_set,
 )
 from tests.fleet.support import PLAIN, SMALL, Swallower, fleet_of, host, hosts, until
 from tests.server.workspaces.support import stored
-from tests.support.eventually import eventually_so
+from tests.support.eventually import LIMIT, eventually_so
 from tests.support.servers import server_process
 
 
@@ -308,6 +309,9 @@ async def test_an_id_names_one_workspace_also_at_once_and_for_the_next_driver(
             space = await again.workspace(id="x", **PLAIN)
             assert await space.files.read("mark") == "m"
             assert [one.id for one in await again.workspaces()] == ["x"]
+            async with fleet_of(servers, owner="another") as other:
+                with pytest.raises(FleetError, match="another owner"):
+                    await other.workspace(id="x", node=space.node, **PLAIN)
 
 
 async def test_a_workspace_whose_lease_ran_out_behind_our_back_is_expired(tmp_path: Path) -> None:
@@ -384,6 +388,21 @@ async def test_an_idle_workspace_gives_its_line_up(tmp_path: Path) -> None:
             assert not lines or lines == [1.0]  # the control line
             assert (await space.run("echo back")).stdout == "back\n"
             assert space.state == "ready"
+
+
+async def test_a_host_that_is_not_there_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_set, "PATIENCE", 0.1)
+    with host(tmp_path) as server, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        absent = f"ws://127.0.0.1:{closed.getsockname()[1]}"
+        async with asyncio.timeout(LIMIT):
+            fleet = Fleet([server.url, absent], request_timeout=10 * LIMIT)
+            async with fleet:
+                await fleet.workspace(**PLAIN)
+                states = {node.url: node.state for node in (await fleet.status()).nodes}
+                assert states == {server.url: "ready", absent: "joining"}
 
 
 async def test_servers_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> None:

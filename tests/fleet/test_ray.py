@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster of several nodes on this machine: the scenarios of ``ray_scenarios``."""
+"""A fleet on a Ray cluster of several nodes on this machine: ``ray_scenarios``, ``ray_limits``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ OWN = [
     "ray_gone_and_the_machine_alive",
     "nothing_is_left_of_a_fleet",
     "quotas_over_drivers",
+    "the_end_of_a_fleet_in_use",
     "a_machine_with_another_version",
 ]
 

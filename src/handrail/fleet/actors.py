@@ -106,20 +106,23 @@ class Registrar:
         self._ledger.gone(driver)
 
     async def grant(
-        self, driver: str, owner: str, tenant: str, needed: dict[str, float]
+        self, driver: str, owner: str, tenant: str, needed: dict[str, float], exact: bool
     ) -> tuple[dict[str, float] | None, tuple[str, float, float] | None]:
-        """See ``QuotaLedger.grant``; before a refusal the nodes are asked once more."""
+        """See ``QuotaLedger.grant``; before a refusal the nodes are asked once more.
+
+        Of those that wait for a quota, not ``exact``, many ask again and again: a recent answer of
+        the nodes is good enough for them.
+        """
         self._drivers[driver] = time.monotonic()
         granted, refused = self._ledger.grant(driver, owner, tenant, needed)
         if refused is not None or not self._recounted:
             self._forget_drivers()
-            await self._recount()
+            if exact or time.monotonic() - self._recounted > _RECOUNT_SECONDS:
+                await self._recount()
             granted, refused = self._ledger.grant(driver, owner, tenant, needed)
         return granted, refused
 
     async def _recount(self) -> None:
-        if time.monotonic() - self._recounted < _RECOUNT_SECONDS:
-            return
         held: dict[str, dict[str, dict[str, float]]] = {}
         for _, found in await self._usages():
             for tenant, owner, count, cpus, memory in found:

@@ -28,6 +28,9 @@ class Member:
     #: The certificate of its server, as PEM text; "": no TLS, or one that authorities vouch for.
     certificate: str = ""
     supervisor_pid: int | None = None
+    #: What its server has to give, as far as the engine knows before that answers.
+    cpu_millis: int = 0
+    memory_bytes: int = 0
     error: str = ""
 
 
@@ -66,8 +69,11 @@ class Engine(Protocol):
     async def known_template(self, digest: str) -> bool:
         """Whether an archive with this digest was offered."""
 
-    async def reserve(self, tenant: str, amounts: Amounts) -> None:
-        """Count a workspace of a tenant; raises QuotaExceeded."""
+    async def reserve(self, tenant: str, amounts: Amounts, *, exact: bool) -> None:
+        """Count a workspace of a tenant; raises QuotaExceeded.
+
+        ``exact``: a refusal is of what the nodes hold now, not of what they last told.
+        """
 
     def take(self, tenant: str, amounts: Amounts) -> None:
         """Count a workspace that was adopted; it is there, so nothing is refused."""
@@ -80,6 +86,9 @@ class Engine(Protocol):
 
     def may_grow(self, amounts: Amounts) -> bool:
         """Whether a share that is not there yet could hold this."""
+
+    def too_small(self, amounts: Amounts) -> str:
+        """Which of these no share of the fleet has, whenever it comes; "": one may have all."""
 
     async def logs(self, node: str, lines: int) -> str:
         """The last lines of a node's server."""

@@ -136,8 +136,11 @@ class HostsEngine:
 
     # --- quotas ---------------------------------------------------------------------------
 
-    async def reserve(self, tenant: str, amounts: Amounts) -> None:
-        """Count on the hosts: nothing else knows of other drivers.  Raises QuotaExceeded."""
+    async def reserve(self, tenant: str, amounts: Amounts, *, exact: bool) -> None:
+        """Count on the hosts: nothing else knows of other drivers.  Raises QuotaExceeded.
+
+        Near a quota they are always asked, so every refusal is exact.
+        """
         limits = self.quotas.get(tenant)
         if limits is None:
             return
@@ -189,6 +192,9 @@ class HostsEngine:
 
     def may_grow(self, amounts: Amounts) -> bool:
         return False
+
+    def too_small(self, amounts: Amounts) -> str:
+        return ""  # no host comes later
 
     async def logs(self, node: str, lines: int) -> str:
         raise FleetError(

@@ -379,7 +379,10 @@ class Node:
     def total(self) -> Amounts | None:
         """Its share; None: not known yet."""
         if self.facts is None:
-            return None
+            member = self.member
+            if not member.cpu_millis and not member.memory_bytes:
+                return None
+            return Amounts(member.cpu_millis, member.memory_bytes)  # its server has not answered
         share = self.facts.share
         return Amounts(share.cpu_millis, share.memory_bytes, share.workspaces)
 

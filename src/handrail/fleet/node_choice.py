@@ -89,3 +89,10 @@ def reasons(refusals: Mapping[str, str]) -> str:
     said = {word for text in refusals.values() for word in text.split(",") if word}
     order = ("cpus", "memory", "disk", "workspaces", "nodes", "version")
     return ",".join(word for word in order if word in said) or "nodes"
+
+
+def told(refusals: Mapping[str, str]) -> str:
+    """Refusals by node in a message: the first ones, and how many more there are."""
+    shown = [f"{node}: {what}" for node, what in list(refusals.items())[:5]]
+    more = f" and {len(refusals) - 5} more" if len(refusals) > 5 else ""
+    return "; ".join(shown) + more

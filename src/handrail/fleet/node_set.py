@@ -11,6 +11,7 @@ from handrail.errors import HandrailError, UsageError
 from handrail.fleet.engine import Engine, Member
 from handrail.fleet.errors import (
     FleetError,
+    FleetUnknown,
     NoCapacity,
     NodeLost,
     NodeUnreachable,
@@ -73,12 +74,16 @@ class NodeSet:
     async def begin(self) -> None:
         """Wait for the lines to the nodes that are there; raises VersionMismatch and FleetError.
 
-        Hosts have to answer; on Ray others may join later, so one that is slow is not waited for.
+        A host that has not said no may be slow, and has the time of a request; one that has is not
+        waited for, and neither is a slow node of Ray: others may join later.
         """
         hosts = self._engine.silence_is_loss
-        limit = self._settings.request_timeout if hosts else PATIENCE
         there = [node for node in self.all() if node.member.state == "ready"]
-        await asyncio.gather(*(node.settled(limit) for node in there))
+        limit = self._settings.request_timeout
+        first = min(PATIENCE, limit)
+        await asyncio.gather(*(node.settled(first) for node in there))
+        slow = [node for node in there if hosts and not node.error]
+        await asyncio.gather(*(node.settled(limit - first) for node in slow))
         for node in self.all() if hosts else ():
             if node.state == "mismatch":
                 raise VersionMismatch(node.id, __version__, node.theirs)
@@ -86,7 +91,10 @@ class NodeSet:
                 raise FleetError(f"host {node.id}: {node.error}")
 
     async def wait(self, count: int, timeout: float) -> None:
-        """Wait until so many are ready; raises NoCapacity, and VersionMismatch when all are."""
+        """Wait until so many are ready.
+
+        Raises NoCapacity, VersionMismatch when all are, and FleetUnknown when the fleet ends.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -94,6 +102,8 @@ class NodeSet:
             ready = len(self.ready())
             if ready >= count:
                 return
+            if self._engine.stopping:
+                raise FleetUnknown(f"the fleet {self._engine.name} has ended, or is about to")
             left = deadline - loop.time()
             if left <= 0:
                 raise self._too_few(ready, count, timeout)

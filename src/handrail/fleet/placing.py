@@ -17,11 +17,13 @@ from typing import Any
 
 import msgspec
 
-from handrail.errors import ExecutorTransportFailed, HandrailError, RpcError, UsageError
+from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.fleet import node_choice
 from handrail.fleet.data_line import DataLine
 from handrail.fleet.engine import Engine
 from handrail.fleet.errors import (
+    FleetError,
+    FleetUnknown,
     NoCapacity,
     NodeLost,
     NodeUnreachable,
@@ -135,7 +137,8 @@ class Placing:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + timeout
-        await self._engine.reserve(wish.tenant, wish.amounts)
+        # A map waits for its tenant's quota; any other caller is told at once.
+        await self._engine.reserve(wish.tenant, wish.amounts, exact=not wish.shared)
         self.waiting += 1
         try:
             refusals: dict[str, str] = {}
@@ -217,6 +220,8 @@ class Placing:
 
     def _check_possible(self, wish: Wish, refusals: dict[str, str]) -> None:
         """Raise for what no node can ever hold, and when no node is left that could."""
+        if self._engine.stopping:
+            raise FleetUnknown(f"the fleet {self._engine.name} has ended, or is about to")
         nodes = self._candidates(wish)
         if not nodes:
             odd = [one for one in self._nodes.values() if one.state == "mismatch"]
@@ -225,11 +230,15 @@ class Placing:
                 raise VersionMismatch(odd[0].id, __version__, odd[0].theirs)
             if self._engine.fixed:
                 raise self._none_left(wish)
+            if small := self._engine.too_small(wish.amounts):
+                raise NoCapacity(
+                    f"no share of the fleet is large enough ({_wanted(wish.amounts)})", reason=small
+                )
         impossible = node_choice.never(nodes, wish.amounts)
         if impossible is not None and not self._engine.may_grow(wish.amounts):
             raise NoCapacity(
                 f"no node of the fleet is large enough ({_wanted(wish.amounts)}): "
-                + _told(impossible),
+                + node_choice.told(impossible),
                 reason=node_choice.reasons(impossible),
                 refusals=impossible,
             )
@@ -241,7 +250,7 @@ class Placing:
             if node_choice.matches(node, wish.on)
         }
         if ended:
-            told = f"no node of the fleet is left: {_told(ended)}"
+            told = f"no node of the fleet is left: {node_choice.told(ended)}"
         else:
             told = f"no node of the fleet has the labels {dict(wish.on)}, and none joins later"
         return NoCapacity(told, reason="nodes", refusals=ended)
@@ -268,7 +277,7 @@ class Placing:
                     node.id, "nodes"
                 )
         where = f" with {dict(wish.on)}" if wish.on else ""
-        why = _told(told) if told else f"there is no node{where}"
+        why = node_choice.told(told) if told else f"there is no node{where}"
         return NoCapacity(
             f"no room for a workspace ({_wanted(wish.amounts)}{where}) within {timeout:g} s: {why}",
             reason=node_choice.reasons(told) if told else "nodes",
@@ -461,9 +470,10 @@ def _refusal(error: RpcError, node: Node) -> BaseException:
         return Refused(str(data.get("what") or "workspaces"))
     if data.get("what") == "template":
         return TemplateError(error.message, str(data.get("kind") or "missing"))
-    if data.get("what") == "gone":
-        return NodeUnreachable(node.id, error.message)  # it was being ended: elsewhere, or later
-    return ExecutorTransportFailed(f"node {node.id} makes no workspace: {error.message}")
+    if data.get("what") in ("gone", "stops"):
+        # The workspace is being ended, or the server hands over: elsewhere, or later.
+        return NodeUnreachable(node.id, error.message)
+    return FleetError(f"node {node.id} makes no workspace: {error.message}")
 
 
 def _lacks_template(error: RpcError) -> bool:
@@ -473,12 +483,6 @@ def _lacks_template(error: RpcError) -> bool:
 
 def _wanted(amounts: Amounts) -> str:
     return f"{amounts.cpu_millis / 1000:g} cpus, {amounts.memory_bytes} bytes of memory"
-
-
-def _told(refusals: Mapping[str, str]) -> str:
-    shown = [f"{node}: {what}" for node, what in list(refusals.items())[:5]]
-    more = f" and {len(refusals) - 5} more" if len(refusals) > 5 else ""
-    return "; ".join(shown) + more
 
 
 #: Releases of workspaces that may have been made although their maker has given up.

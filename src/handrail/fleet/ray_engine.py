@@ -179,10 +179,7 @@ class RayEngine:
         loop = asyncio.get_running_loop()
         self._first = loop.create_future()
         self._registrar_ = await asyncio.to_thread(self._find)
-        try:
-            self._settings, self._secret = await self._ask("configuration")
-        except _gone() as error:
-            raise FleetUnknown(f"the fleet {self.name} has just ended: {error}") from None
+        self._settings, self._secret = await self._ask("configuration")
         self.quotas = self._settings.quotas
         self._poll()
         async with asyncio.timeout(_CALL_SECONDS):
@@ -213,15 +210,20 @@ class RayEngine:
         )
 
     async def _ask(self, method: str, *given: Any, seconds: float = _CALL_SECONDS) -> Any:
-        """Call the registrar; it may be restarting."""
+        """Call the registrar, which may be restarting; raises FleetError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
             try:
                 return await _answer(getattr(self._registrar_, method).remote(*given), seconds)
-            except ray.exceptions.ActorUnavailableError:
-                if loop.time() > deadline:
-                    raise
+            except ray.exceptions.ActorDiedError:
+                raise FleetUnknown(f"the fleet {self.name} has ended") from None
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                unavailable = isinstance(error, ray.exceptions.ActorUnavailableError)
+                if not unavailable or loop.time() > deadline:
+                    raise FleetError(
+                        f"the registrar of the fleet {self.name} does not answer: {error!r}"
+                    ) from None
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def close(self, *, ends: bool) -> None:
@@ -236,7 +238,7 @@ class RayEngine:
                 if ends:
                     await self._end()
                 else:
-                    with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                    with contextlib.suppress(FleetError):
                         await self._ask("leave", self._driver, seconds=5.0)
         finally:
             if self._connected:
@@ -253,7 +255,7 @@ class RayEngine:
             return
         try:
             await _answer(registrar.down.remote(), _DOWN_SECONDS)
-        except _gone():
+        except ray.exceptions.ActorDiedError:
             return
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.warning("the fleet %s did not end in order: %s", self.name, error)
@@ -303,10 +305,10 @@ class RayEngine:
                 if one.id not in told and one.state != "lost"
             ]
         self._known.update((member.id, member) for member in members)
+        self.stopping = state == "stopping"
         self._changed(members)
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
-        self.stopping = state == "stopping"
         self._poll()  # also then: the answer after the last one is the registrar's end
 
     def _all_gone(self) -> None:
@@ -347,10 +349,13 @@ class RayEngine:
         return ray.get_actor(actor_names.supervisor_name(node), namespace=place)
 
     async def logs(self, node: str, lines: int) -> str:
+        member = self._known.get(node)
+        if member is not None and member.state in ("pending", "lost", "gone"):
+            raise FleetError(f"node {node} tells no logs: it is {member.state}")
         try:
             return str(await _answer(self._supervisor(node).logs.remote(lines)))
-        except (ValueError, ray.exceptions.RayError) as error:
-            raise FleetError(f"node {node} tells no logs: {error}") from None
+        except (ValueError, ray.exceptions.RayError, TimeoutError) as error:
+            raise FleetError(f"node {node} tells no logs: {error!r}") from None
 
     async def metrics(self, node: Node) -> str:
         from handrail.fleet.metrics import fetch
@@ -401,7 +406,7 @@ class RayEngine:
 
     # --- quotas, growth ------------------------------------------------------------------------
 
-    async def reserve(self, tenant: str, amounts: Amounts) -> None:
+    async def reserve(self, tenant: str, amounts: Amounts, *, exact: bool) -> None:
         """Count one more; the registrar is asked when what it has granted is used up."""
         if tenant not in self.quotas:
             return
@@ -411,7 +416,7 @@ class RayEngine:
             granted = self._granted.get(tenant)
             if granted is None or any(wanted[what] > granted[what] + 1e-9 for what in wanted):
                 granted, refused = await self._ask(
-                    "grant", self._driver, self._lines.owner, tenant, wanted
+                    "grant", self._driver, self._lines.owner, tenant, wanted, exact
                 )
                 if refused is not None:
                     raise QuotaExceeded(tenant, *refused)
@@ -439,9 +444,9 @@ class RayEngine:
             used, granted = self._used[tenant], self._granted.get(tenant)
             if granted is None or self._registrar_ is None or used == granted:
                 return
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+            with contextlib.suppress(FleetError):
                 granted, _ = await self._ask(
-                    "grant", self._driver, self._lines.owner, tenant, dict(used)
+                    "grant", self._driver, self._lines.owner, tenant, dict(used), False
                 )
                 if granted is not None:
                     self._granted[tenant] = granted
@@ -455,17 +460,23 @@ class RayEngine:
         self._spawn(self._tell_demand(amounts))
 
     async def _tell_demand(self, amounts: Amounts) -> None:
-        with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+        with contextlib.suppress(FleetError):
             await self._ask("demand", amounts.cpu_millis, amounts.memory_bytes)
 
     def may_grow(self, amounts: Amounts) -> bool:
         """Whether a share that is still to come can hold this."""
+        return self._settings.shares is not None and not self.too_small(amounts)
+
+    def too_small(self, amounts: Amounts) -> str:
         settings = self._settings
-        if settings.shares is None:
-            return False
-        return amounts.cpu_millis <= (settings.share_cpus or 0) and amounts.memory_bytes <= (
-            settings.share_memory or 0
+        memory = settings.share_memory
+        if memory is None and settings.shares is not None:
+            memory = 0  # one that Ray places has what was named
+        pairs = (
+            ("cpus", amounts.cpu_millis, settings.share_cpus),
+            ("memory", amounts.memory_bytes, memory),
         )
+        return ",".join(what for what, asked, has in pairs if has is not None and asked > has)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -485,7 +496,3 @@ async def _answer(ref: Any, seconds: float = _CALL_SECONDS) -> Any:
     """The result of a call; raises TimeoutError.  A cancellation leaves the call alone."""
     async with asyncio.timeout(seconds):
         return await asyncio.shield(asyncio.wrap_future(ref.future()))
-
-
-def _gone() -> type[Exception]:
-    return ray.exceptions.ActorDiedError

@@ -45,6 +45,8 @@ class Share:
             "version": self.version,
             "certificate": self.certificate,
             "supervisor_pid": self.supervisor_pid,
+            "cpu_millis": self.cpu_millis,
+            "memory_bytes": self.memory_bytes,
             "error": self.error,
         }
 

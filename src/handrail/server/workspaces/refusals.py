@@ -13,6 +13,12 @@ def gone(workspace_id: str) -> RpcError:
     return RpcError(INVALID_REQUEST, f"no workspace {workspace_id} here", {"what": "gone"})
 
 
+def stops() -> RpcError:
+    """The server stops, or hands over to the next one."""
+    text = "the server stops and makes no more workspaces; ask another, or this one again"
+    return RpcError(INVALID_REQUEST, text, {"what": "stops"})
+
+
 def not_yours(workspace_id: str) -> RpcError:
     return RpcError(
         INVALID_REQUEST,

@@ -20,7 +20,6 @@ import msgspec
 
 from handrail.errors import RpcError
 from handrail.process.env_policy import BuiltEnvironments
-from handrail.protocol.envelope import INVALID_REQUEST
 from handrail.sandbox import temp_dirs
 from handrail.server import environment
 from handrail.server.workspaces import prepare, refusals, stamp
@@ -208,7 +207,7 @@ class Workspaces:
         if record.template is not None:
             self.templates.check(record.template)
         if self._closed or self._server.draining:
-            raise RpcError(INVALID_REQUEST, "the server stops and makes no more workspaces")
+            raise refusals.stops()
         missing = self.share.missing(wanted)
         if missing:
             raise refusals.no_room(record.id, wanted, self.share, missing)
@@ -249,7 +248,7 @@ class Workspaces:
         except OSError as error:
             raise refusals.files_failed(error) from None
         except Stopped:
-            raise RpcError(INVALID_REQUEST, "the server stops") from None
+            raise refusals.stops() from None
 
     def _make_files(self, template: str | None, taken: tuple[str, str] | None) -> tuple[str, bool]:
         """Make its directory, or claim a warm one; returns its name, and whether it is warm."""
