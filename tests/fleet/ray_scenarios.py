@@ -242,6 +242,21 @@ async def a_killed_registrar(world: World) -> None:
             await other.workspace(**PLAIN)
         assert (await space.run("echo on")).stdout == "on\n"
         assert [n.state for n in (await fleet.status()).nodes if n.id in before] == ["ready"] * 2
+        info = await node_of(fleet, space.node)
+        process = await space.start("sleep 3; echo all through; exit 6")
+        ray.kill(registrar, no_restart=False)
+        kill(info.supervisor_pid)  # the next registrar asks one that is being restarted
+        kill(info.server_pid)
+        got = await process.result()
+        assert (got.exit_code, got.stdout) == (6, "all through\n")
+        assert (await space.run("echo on")).stdout == "on\n"
+
+        async def restored() -> bool:
+            now = await node_of(fleet, space.node)
+            return now.state == "ready" and now.supervisor_pid not in (None, info.supervisor_pid)
+
+        await until(restored)
+        assert (await node_of(fleet, space.node)).url == info.url
 
 
 async def ray_gone_and_the_machine_alive(world: World) -> None:

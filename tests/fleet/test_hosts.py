@@ -146,6 +146,26 @@ async def test_templates_pools_and_files(tmp_path: Path) -> None:
                 await fleet.pool(source, 1, prepare="exit 7")
 
 
+async def test_a_template_that_only_some_hosts_have_is_waited_for_there(tmp_path: Path) -> None:
+    source = tmp_path / "t"
+    source.mkdir()
+    (source / "f").write_text("f")
+    wish = {"cpus": 8, "memory": 0, "sandbox": "off"}
+    async with hosts(tmp_path) as servers:
+        async with fleet_of(servers[:1]) as fleet:
+            digest = await fleet.put(source)
+        async with fleet_of(servers) as fleet:  # this driver has not the archive
+            first = await fleet.workspace(template=f"sha256:{digest}", **wish)
+            with pytest.raises(NoCapacity):
+                await fleet.workspace(template=f"sha256:{digest}", timeout=0.5, **wish)
+            (other,) = {node.id for node in (await fleet.status()).nodes} - {first.node}
+            with pytest.raises(TemplateError):
+                await fleet.workspace(template=f"sha256:{digest}", node=other, **wish)
+            await first.release()
+            again = await fleet.workspace(template=f"sha256:{digest}", **wish)
+            assert again.node == first.node
+
+
 async def test_a_template_that_cannot_be_used_is_told_before_anything_is_placed(
     tmp_path: Path,
 ) -> None:

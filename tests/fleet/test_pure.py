@@ -85,6 +85,18 @@ def test_the_head_is_a_member_only_if_it_is_alone() -> None:
     assert list(membership.eligible([head, other], {"a": "x"})) == []
 
 
+def test_a_new_registrar_finds_the_machines_of_its_shares() -> None:
+    def group(name: str, state: str) -> dict[str, Any]:
+        return {"name": name, "state": state, "bundles_to_node_id": {0: "m"}}
+
+    names = ("f/a", "CREATED"), ("f/b", "PENDING"), ("f/c", "REMOVED"), ("ff/d", "CREATED")
+    found = membership.of_groups([group(*one) for one in names], "f/")
+    assert [(share.id, share.engine_id, state) for share, state in found] == [
+        ("a", "m", "CREATED"),
+        ("b", "", "PENDING"),
+    ]
+
+
 def test_an_empty_share_beyond_the_least_is_given_back() -> None:
     empty, used = Share(id="e", empty_since=0.0), Share(id="u")
     assert membership.to_give_back([empty, used], 1, 1.0) is empty

@@ -244,41 +244,41 @@ class Registrar:
 
     async def _find(self) -> None:
         """After a restart: the groups of this fleet, and what their supervisors tell."""
-        prefix = group_name(self._settings.name, "")
         table = await asyncio.to_thread(placement_group_table)
-        groups = {
-            entry["name"].removeprefix(prefix): entry["state"]
-            for entry in table.values()
-            if entry["name"].startswith(prefix) and entry["state"] != "REMOVED"
-        }
-        elastic = self._settings.shares is not None
-        # What Ray has not placed goes on waiting; its supervisor will tell.
-        waiting = {id_ for id_, state in groups.items() if state == "PENDING" and elastic}
-        for share_id in waiting:
-            share = Share(id=share_id)
-            self._note(share)
-            try:
-                self._supervisor(share_id)
-            except ValueError:  # the last registrar ended between the two
-                share.cpu_millis = self._settings.share_cpus or 0
-                share.memory_bytes = self._settings.share_memory or 0
-                self._supervise(share, get_placement_group(prefix + share_id))
+        groups = membership.of_groups(table.values(), group_name(self._settings.name, ""))
+        await asyncio.gather(*(self._found(share, state) for share, state in groups))
 
-        async def one(share_id: str) -> None:
-            share = Share(id=share_id)
-            try:
-                async with asyncio.timeout(_BEAT_SECONDS):
-                    report = await self._supervisor(share_id).report.remote()
-            except Exception as error:  # noqa: BLE001 (Ray's errors have no common family)
-                log.warning(
-                    "share %s is dropped, its supervisor does not answer: %s", share_id, error
-                )
-                await self._remove(share_id)
-                return
-            self._note(share, **report)
-            self._watch(share_id)
+    async def _found(self, share: Share, group: str) -> None:
+        if group == "PENDING" and self._settings.shares is not None:
+            await self._go_on_waiting(share)
+            return
+        try:
+            if group != "CREATED":
+                raise ValueError(f"its group is {group}")
+            supervisor = self._supervisor(share.id)
+        except ValueError as error:
+            log.warning("share %s is dropped: %s", share.id, error)
+            await self._remove(share.id)
+            return
+        report = {"state": "joining"}
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                report = await supervisor.report.remote()
+        except Exception as error:  # noqa: BLE001 (Ray's errors have no common family)
+            # Ray restarts it, as it has us: its server runs on meanwhile, and it will tell.
+            log.warning("the supervisor of %s does not answer: %s", share.id, error)
+        self._note(share, **report)
+        self._watch(share.id)
 
-        await asyncio.gather(*(one(share_id) for share_id in groups.keys() - waiting))
+    async def _go_on_waiting(self, share: Share) -> None:
+        """What Ray has not placed goes on waiting; its supervisor will tell."""
+        self._note(share)
+        try:
+            self._supervisor(share.id)
+        except ValueError:  # the last registrar ended between the two
+            share.cpu_millis = self._settings.share_cpus or 0
+            share.memory_bytes = self._settings.share_memory or 0
+            self._supervise(share, get_placement_group(group_name(self._settings.name, share.id)))
 
     async def _look(self) -> None:
         nodes = await asyncio.to_thread(ray.nodes)

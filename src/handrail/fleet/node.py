@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,6 +95,9 @@ class Node:
 
     def told(self, member: Member) -> None:
         """The engine tells something new of it."""
+        if not member.url:  # not known to another registrar yet; the server is where it was
+            before = self.member
+            member = replace(member, url=before.url, certificate=before.certificate)
         moved = member.url != self.member.url or member.certificate != self.member.certificate
         self.member = member
         if member.state in ENDED_NODES and self.state not in ENDED_NODES:

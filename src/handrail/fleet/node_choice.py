@@ -18,7 +18,7 @@ def matches(node: Node, on: Mapping[str, str]) -> bool:
 
 
 def ordered(
-    nodes: Iterable[Node], wanted: Amounts, template: str | None, near: str | None
+    nodes: Iterable[Node], amounts: Amounts, template: str | None, near: str | None
 ) -> list[Node]:
     """Nodes in the order in which they are asked.
 
@@ -30,7 +30,7 @@ def ordered(
         facts = node.facts
         has = template is None or (facts is not None and template in facts.templates)
         warm = template is not None and facts is not None and facts.pools.get(template, 0) > 0
-        return (not fits(node, wanted), node.id != near, not has, not warm, load(node), node.id)
+        return (not fits(node, amounts), node.id != near, not has, not warm, load(node), node.id)
 
     return sorted(nodes, key=rank)
 
@@ -89,6 +89,16 @@ def reasons(refusals: Mapping[str, str]) -> str:
     said = {word for text in refusals.values() for word in text.split(",") if word}
     order = ("cpus", "memory", "disk", "workspaces", "nodes", "version")
     return ",".join(word for word in order if word in said) or "nodes"
+
+
+def have(nodes: Iterable[Node], template: str | None) -> bool:
+    """Whether one of these nodes has the template."""
+    return any(node.facts is not None and template in node.facts.templates for node in nodes)
+
+
+def wanted(amounts: Amounts) -> str:
+    """The amounts in a message."""
+    return f"{amounts.cpu_millis / 1000:g} cpus, {amounts.memory_bytes} bytes of memory"
 
 
 def told(refusals: Mapping[str, str]) -> str:

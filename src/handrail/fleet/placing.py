@@ -192,6 +192,11 @@ class Placing:
                 refusals[node.id] = refusal.what
             except (NodeLost, NodeUnreachable):
                 refusals[node.id] = "nodes"
+            except TemplateError as error:
+                others = (one for one in self._candidates(wish) if one is not node)
+                if error.kind != "missing" or not node_choice.have(others, wish.template):
+                    raise
+                refusals[node.id] = "nodes"  # and nothing has the archive to bring it there
             self._rests[node.id] = loop.time() + _REST
         return None
 
@@ -232,12 +237,13 @@ class Placing:
                 raise self._none_left(wish)
             if small := self._engine.too_small(wish.amounts):
                 raise NoCapacity(
-                    f"no share of the fleet is large enough ({_wanted(wish.amounts)})", reason=small
+                    f"no share of the fleet is large enough ({node_choice.wanted(wish.amounts)})",
+                    reason=small,
                 )
         impossible = node_choice.never(nodes, wish.amounts)
         if impossible is not None and not self._engine.may_grow(wish.amounts):
             raise NoCapacity(
-                f"no node of the fleet is large enough ({_wanted(wish.amounts)}): "
+                f"no node of the fleet is large enough ({node_choice.wanted(wish.amounts)}): "
                 + node_choice.told(impossible),
                 reason=node_choice.reasons(impossible),
                 refusals=impossible,
@@ -279,7 +285,8 @@ class Placing:
         where = f" with {dict(wish.on)}" if wish.on else ""
         why = node_choice.told(told) if told else f"there is no node{where}"
         return NoCapacity(
-            f"no room for a workspace ({_wanted(wish.amounts)}{where}) within {timeout:g} s: {why}",
+            f"no room for a workspace ({node_choice.wanted(wish.amounts)}{where}) within"
+            f" {timeout:g} s: {why}",
             reason=node_choice.reasons(told) if told else "nodes",
             refusals=told,
         )
@@ -479,10 +486,6 @@ def _refusal(error: RpcError, node: Node) -> BaseException:
 def _lacks_template(error: RpcError) -> bool:
     data = error.data if isinstance(error.data, dict) else {}
     return data.get("what") == "template" and data.get("kind") == "missing"
-
-
-def _wanted(amounts: Amounts) -> str:
-    return f"{amounts.cpu_millis / 1000:g} cpus, {amounts.memory_bytes} bytes of memory"
 
 
 #: Releases of workspaces that may have been made although their maker has given up.

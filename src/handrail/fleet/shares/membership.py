@@ -106,6 +106,17 @@ def eligible(nodes: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> d
     return found
 
 
+def of_groups(groups: Iterable[Mapping[str, Any]], prefix: str) -> list[tuple[Share, str]]:
+    """The shares of Ray's placement groups whose names begin so, each with the group's state."""
+    found = []
+    for group in groups:
+        name, state = group["name"], group["state"]
+        if name.startswith(prefix) and state != "REMOVED":
+            machine = group["bundles_to_node_id"].get(0, "") if state == "CREATED" else ""
+            found.append((Share(id=name.removeprefix(prefix), engine_id=machine), state))
+    return found
+
+
 def to_give_back(shares: Iterable[Share], least: int, since: float) -> Share | None:
     """A share that is empty since then or longer, if there are more than the least."""
     living = list(shares)
