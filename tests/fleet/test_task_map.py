@@ -300,6 +300,13 @@ def test_the_blocking_fleet_has_the_same_names(tmp_path: Path) -> None:
                 lambda one, task: one.run(f"echo {task}").stdout, "abc", concurrency=2, **needs
             )
             assert [o.value for o in found] == ["a\n", "b\n", "c\n"]
+
+            def made_there() -> Iterator[str]:
+                for name in "xy":
+                    yield space.run(["echo", name]).stdout
+
+            found = fleet.gather(lambda one, task: task, made_there(), **PLAIN)
+            assert [o.value for o in found] == ["x\n", "y\n"]
             assert fleet.status().workspaces == 1
             space.release()
             assert (fleet.workspaces(), space.state) == ([], "released")

@@ -6,7 +6,7 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -20,6 +20,8 @@ from handrail.workspace.arguments import AnyPath, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.synchronous import loop_thread
 from handrail.workspace.synchronous.workspace import Workspace
+
+_END = object()
 
 
 class SyncFleetWorkspace(Workspace):
@@ -174,18 +176,25 @@ class SyncFleet(NamesChecked):
         """Run ``work(workspace, task)`` in a thread for each task; see ``Fleet.map``.
 
         Leaving the generator ends what runs in the workspaces; a thread that is in ``work`` sees
-        its next call fail.
+        its next call fail.  An iterator of tasks runs in a thread too, and may block.
         """
         import asyncio
 
-        threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handrail-map")
+        # One more, for the tasks.
+        threads = ThreadPoolExecutor(concurrency + 1, thread_name_prefix="handrail-map")
 
         async def in_thread(space: FleetWorkspace, task: Any) -> Any:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(threads, work, SyncFleetWorkspace(space), task)
 
+        async def pulled(source: Iterator[Any]) -> AsyncGenerator[Any, None]:
+            loop = asyncio.get_running_loop()
+            while (task := await loop.run_in_executor(threads, next, source, _END)) is not _END:
+                yield task
+
         async def begun() -> Any:
-            return self._twin.map(in_thread, tasks, concurrency=concurrency, **same)
+            source = pulled(tasks) if isinstance(tasks, Iterator) else tasks
+            return self._twin.map(in_thread, source, concurrency=concurrency, **same)
 
         outcomes = loop_thread.call(begun())
         try:
