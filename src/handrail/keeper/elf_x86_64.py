@@ -7,11 +7,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 _TEXT_AT, _DATA_AT = 0x400000, 0x600000
 _HEADERS = 64 + 2 * 56
+#: Below these, for a program with memory at an address that it does not choose.
+_LOW_TEXT_AT, _LOW_DATA_AT, _PAGE = 0x100000, 0x300000, 0x1000
 EAX, EDX, ESI, EDI = 0, 2, 6, 7
 #: The arguments of a system call, in order.
 _ARGUMENTS = (EDI, ESI, EDX, 10, 8, 9)
@@ -83,7 +85,11 @@ def executable(text: bytes, data: bytes, more: int = 0) -> bytes:
     ``more``: bytes of memory behind the data, which are not in the file.
     """
     end = _HEADERS + len(text)
-    return _head(end, end + len(data), more) + text + data
+    parts = (
+        (5, 0, end, _TEXT_AT, 0),
+        (6, end, end + len(data), _DATA_AT + end, more),
+    )
+    return _head(parts) + text + data
 
 
 class Data:
@@ -110,15 +116,29 @@ class Data:
         return b"".join(text + b"\0" for text in self._places)
 
 
-def built(write: Callable[[Data], bytes], memory: int) -> bytes:
+def built(
+    write: Callable[[Data], bytes], memory: int, fixed: tuple[int, int] | None = None
+) -> bytes:
     """The executable of code that needs the addresses of its data and of ``memory`` bytes more.
 
     ``write`` is called twice, the second time with the right addresses, and gives as much code.
+    ``fixed``: address and size of other memory, above all that.
     """
     data = Data(0, 0)
     text = write(data)
-    data = Data(data_at(text), len(data.bytes()))
-    return executable(write(data), data.bytes(), memory)
+    if fixed is None:
+        data = Data(data_at(text), len(data.bytes()))
+        return executable(write(data), data.bytes(), memory)
+    end = _HEADERS + 56 + len(text)
+    data = Data(_LOW_DATA_AT + end, len(data.bytes()))
+    text = write(data)
+    begin = fixed[0] & -_PAGE  # so that all kernels take it
+    parts = (
+        (5, 0, end, _LOW_TEXT_AT, 0),
+        (6, end, end + len(data.bytes()), _LOW_DATA_AT + end, memory),
+        (6, 0, 0, begin, fixed[0] + fixed[1] - begin),
+    )
+    return _head(parts) + text + data.bytes()
 
 
 class Code:
@@ -166,17 +186,19 @@ class Code:
         return bytes(self._text)
 
 
-def _head(text_end: int, data_end: int, more: int) -> bytes:
-    """An executable of two parts: what is run, and what is read and written."""
+def _head(loaded: Sequence[tuple[int, int, int, int, int]]) -> bytes:
+    """The head of an executable, by its parts: the first is run, the others are read and written.
+
+    Of each its rights, where it begins and ends in the file, its address, and the bytes behind it
+    that are not in the file.
+    """
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     kind = number(2, 2) + number(62, 2) + number(1, 4)  # EXEC, x86_64
-    sizes = number(0, 4) + b"".join(number(n, 2) for n in (64, 56, 2, 0, 0, 0))
-    entry = number(_TEXT_AT + _HEADERS, 8) + number(64, 8) + number(0, 8)
+    sizes = number(0, 4) + b"".join(number(n, 2) for n in (64, 56, len(loaded), 0, 0, 0))
+    begin = loaded[0][3] + 64 + 56 * len(loaded)
+    entry = number(begin, 8) + number(64, 8) + number(0, 8)
     parts = b""
-    for flags, start, end, at, behind in (
-        (5, 0, text_end, _TEXT_AT, 0),
-        (6, text_end, data_end, _DATA_AT + text_end, more),
-    ):
+    for flags, start, end, at, behind in loaded:
         parts += number(1, 4) + number(flags, 4) + number(start, 8) + number(at, 8) * 2
-        parts += number(end - start, 8) + number(end - start + behind, 8) + number(0x1000, 8)
+        parts += number(end - start, 8) + number(end - start + behind, 8) + number(_PAGE, 8)
     return ident + kind + entry + sizes + parts

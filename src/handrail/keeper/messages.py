@@ -21,7 +21,7 @@ import struct
 from handrail import memory_file
 from handrail.keeper.fields import Fields
 
-VERSION = 10
+VERSION = 11
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -102,7 +102,7 @@ class Spawn(Fields):
     sandboxed: bool  # the leader is outside of the sandbox
     argv: list[bytes]
     env: dict[bytes, bytes]
-    passed: list[int]  # numbers of passed descriptors in the child (-1: its seccomp program)
+    passed: list[int]  # numbers of passed descriptors in the child (below 0: seccomp/spawn.py)
     limits: dict[bytes, int]  # by the names in limits.py
     end_at: int | None = None  # in monotonic ms: end it then, for want of time
     grace: int = 0  # in ms, between TERM and KILL

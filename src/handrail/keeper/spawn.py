@@ -124,14 +124,15 @@ def start(
     """Start one child in directory ``cwd``; that of the keeper itself is the root.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
-    the program by which its calls are announced (``seccomp/spawn.py``).
+    the program by which its calls are announced, -2 says that the child's program has it
+    (``seccomp/spawn.py``).
     ``doors`` are the files by which it enters its cgroups (``limits/group_spawn.py``);
     ``fork.py`` starts those that have limits of their own.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
     names: tuple[bytes, ...]
-    code = b""
+    code, itself = b"", seccomp_spawn.ITSELF in passed
     mode, program, argv, env = asked.mode, asked.program, asked.argv, asked.env
     own_limits = of_process(asked.limits) if asked.limits else {}
     first: tuple[int, ...] | tuple[int, int, bytes, int, int]
@@ -181,6 +182,8 @@ def start(
             if number == seccomp_spawn.PROGRAM:
                 code = os.pread(fd, os.fstat(fd).st_size, 0)
                 continue
+            if number == seccomp_spawn.ITSELF:
+                continue
             # Out of the way of the numbers that are being given.
             theirs.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(passed) + 1))
             actions.append((os.POSIX_SPAWN_DUP2, theirs[-1], number))
@@ -193,11 +196,14 @@ def start(
         beyond = 0 <= limits.files[0] <= highest + _SPARE
         thread = _thread() if beyond or highest >= MANY else None
         try:
-            if own_limits or (beyond and thread is None):
-                pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
+            forked = bool(own_limits) or (beyond and thread is None)
+            begin = _Beginning(before, _Starter(before, limits, thread), forked=forked)
+            if itself:
+                pid, listener = seccomp_spawn.start_itself(
+                    program, argv, env, actions, _ALL_SIGNALS, starter=begin.pid
+                )
             else:
-                starter = _Starter(before, limits, thread)
-                pid, listener = _spawn(program, argv, env, actions, before, starter)
+                pid, listener = begin(program, argv, env, actions, _ALL_SIGNALS)
             if listener >= 0:
                 names += (LISTENER_NAME,)
                 ours.append(listener)
@@ -231,22 +237,45 @@ def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:
     line.send(waiting_stub.with_covers(asked.covers, packet))
 
 
-def _spawn(
-    program: bytes,
-    argv: list[bytes],
-    env: dict[bytes, bytes],
-    actions: seccomp_spawn.Actions,
-    before: fork.Before,
-    starter: _Starter,
-) -> tuple[int, int]:
-    """Start without a fork of the interpreter."""
-    if before.doors:
-        return group_spawn.start(program, argv, env, actions, _ALL_SIGNALS, before, starter)
-    if not before.code:
-        return starter(program, argv, env, actions, _ALL_SIGNALS), -1
-    if argv[0] != program or not seccomp_spawn.startable():
-        return fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
-    return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code, starter=starter)
+class _Beginning:
+    """How one child is started: if it can be, without a fork of the interpreter."""
+
+    __slots__ = ("_before", "_forked", "_starter")
+
+    def __init__(self, before: fork.Before, starter: _Starter, *, forked: bool) -> None:
+        self._before = before
+        self._starter = starter
+        self._forked = forked
+
+    def __call__(
+        self,
+        program: bytes,
+        argv: list[bytes],
+        env: dict[bytes, bytes],
+        actions: seccomp_spawn.Actions,
+        signals: Iterable[int],
+    ) -> tuple[int, int]:
+        before, starter = self._before, self._starter
+        if self._forked:
+            return fork.start(program, argv, env, actions, signals, before)
+        if before.doors:
+            return group_spawn.start(program, argv, env, actions, signals, before, starter)
+        if not before.code:
+            return starter(program, argv, env, actions, signals), -1
+        if argv[0] != program or not seccomp_spawn.startable():
+            return fork.start(program, argv, env, actions, signals, before)
+        return seccomp_spawn.start(argv, env, actions, signals, before.code, starter=starter)
+
+    def pid(
+        self,
+        program: bytes,
+        argv: list[bytes],
+        env: dict[bytes, bytes],
+        actions: seccomp_spawn.Actions,
+        signals: Iterable[int],
+    ) -> int:
+        """The same for one whose program sends the listener."""
+        return self(program, argv, env, actions, signals)[0]
 
 
 class _Starter:

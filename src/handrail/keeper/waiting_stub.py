@@ -92,18 +92,29 @@ _LAST_LIMIT = 0xFFFFFFFFFFFFFFFF
 
 def elf(ready: int, line: int, itself: int) -> bytes:
     """The program, by the fds it has: where it is seen that it waits, its line, the program."""
-    return executable(_built(ready, line, itself), _errors(), more=LONGEST)
+    return executable(_built(ready, line, itself), errors(), more=LONGEST)
+
+
+def text(errors_at: int, ready: int, line: int) -> bytes:
+    """Its code as a part of another program, which has ``errors`` there and ``memory``."""
+    return _text(errors_at, _picture_at(), ready, line, None)
+
+
+def memory() -> tuple[int, int]:
+    """Address and size of the memory into which it reads its request."""
+    return _picture_at(), LONGEST
 
 
 def _built(ready: int, line: int, itself: int) -> bytes:
-    text = b""
+    code = b""
     for _ in range(2):  # the second time with its length
-        text = _text(data_at(text), ready, line, itself)
-    return text
+        errors_at = data_at(code)
+        code = _text(errors_at, errors_at + _ERRORS * _ERROR_SIZE, ready, line, itself)
+    return code
 
 
-def _errors() -> bytes:
-    """The text of each error with its length, of one size each."""
+def errors() -> bytes:
+    """The text of each error with its length, of one size each: what it says when it fails."""
     found = (os.strerror(error).encode()[: _ERROR_SIZE - 2] + b"\n" for error in range(_ERRORS))
     return b"".join(bytes((len(one),)) + one.ljust(_ERROR_SIZE - 1, b"\0") for one in found)
 
@@ -115,9 +126,7 @@ def _picture_at() -> int:
     return _known[0]
 
 
-def _text(errors: int, ready: int, line: int, itself: int) -> bytes:
-    picture = errors + _ERRORS * _ERROR_SIZE
-
+def _text(errors_at: int, picture: int, ready: int, line: int, itself: int | None) -> bytes:
     def at(offset: int) -> bytes:
         return number(picture + offset, 4)
 
@@ -137,7 +146,9 @@ def _text(errors: int, ready: int, line: int, itself: int) -> bytes:
     code.jump(code.BELOW, "wait")
     code += b"\x44\x3b\x34\x25" + at(_LENGTH)  # cmp r14d, [length]
     code.jump(code.BELOW, "wait")
-    code += put(EDI, line) + call(_CLOSE) + put(EDI, itself) + call(_CLOSE)
+    code += put(EDI, line) + call(_CLOSE)
+    if itself is not None:
+        code += put(EDI, itself) + call(_CLOSE)
     code += b"\x4c\x8b\x24\x25" + at(_LIMITS)  # mov r12, [limits]
     code.label("limit")
     code += b"\x49\x8b\x34\x24" + b"\x83\xfe\xff"  # mov rsi, [r12]; cmp esi, -1
@@ -201,8 +212,8 @@ def _text(errors: int, ready: int, line: int, itself: int) -> bytes:
     code.jump(code.BELOW, "known")
     code += b"\x31\xc0"
     code.label("known")
-    code += b"\xc1\xe0\x06" + b"\x8d\xb0" + number(errors + 1, 4)  # shl eax, 6; lea esi, [rax+..]
-    code += b"\x0f\xb6\x90" + number(errors, 4)  # movzx edx, byte [rax+errors]
+    code += b"\xc1\xe0\x06" + b"\x8d\xb0" + number(errors_at + 1, 4)  # shl eax, 6; lea esi, [rax+..]
+    code += b"\x0f\xb6\x90" + number(errors_at, 4)  # movzx edx, byte [rax+errors]
     code += put(EDI, 2) + call(_WRITE)
     code += b"\x8b\x3c\x25" + at(_STATUS) + b"\x83\xfb" + number(_ENOENT, 1)
     code.jump(code.NOT_EQUAL, "exit")

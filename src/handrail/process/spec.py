@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
 
+#: A child that is passed one of these has a listener.
+_ANNOUNCED = (seccomp_spawn.PROGRAM, seccomp_spawn.ITSELF)
+
 
 class OnLag(enum.Enum):
     """What happens to output that its reader does not take."""
@@ -224,8 +227,8 @@ class ProcessSpec:
     labels: tuple[tuple[str, str], ...] = ()
     #: Variables whose values are masked in what is stored of it.
     secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
-    #: (number in the child, descriptor here); the descriptors stay the caller's.  Number -1 is the
-    #: program by which its calls are announced (``keeper/seccomp/spawn.py``).
+    #: (number in the child, descriptor here); the descriptors stay the caller's.  Numbers below
+    #: 0 are about how its calls are announced (``keeper/seccomp/spawn.py``).
     passed: tuple[tuple[int, int], ...] = ()
     #: None: wait for an attached reader, drop beyond the retention without one.
     on_lag: OnLag | None = None
@@ -270,7 +273,7 @@ class ProcessSpec:
     def announced(self) -> bool:
         """Whether there will be a listener for its syscalls."""
         passed = self.passed
-        return bool(passed) and any(number == seccomp_spawn.PROGRAM for number, _ in passed)
+        return bool(passed) and any(number in _ANNOUNCED for number, _ in passed)
 
     def begun(self) -> ProcessSpec:
         """The spec of a command that has started: without its environment, and what was sent."""

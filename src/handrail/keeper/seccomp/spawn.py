@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     #: As ``posix_spawn`` takes them.
     Actions = Sequence[tuple[int, ...] | tuple[int, int, bytes, int, int]]
 
-#: The number under which a starter passes the program; the child does not get it.
+#: The number under which a starter passes the filter's program; the child does not get it.
 PROGRAM = -1
+#: The same for one whose program installs its filter itself, and sends the listener by this fd.
+ITSELF, ITS_LINE = -2, 13
 _MFD_EXEC = 0x10  # since Linux 6.3
 _EINVAL = 22
 #: Whether it can be used, once known.
@@ -76,19 +78,40 @@ def start(
     (``spawn_thread.py``).  Raises OSError as ``posix_spawn`` does, but for a program
     that cannot be executed: its exit code is the errno then.
     """
-    told, tell = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    above = prelude = -1
+    # Above every number that the child is given, and known to its prelude.
+    number = 1 + _highest(actions)
+    prelude = _made(code, number, tag) if tag else prelude_of(code, number)
     try:
-        # Above every number that the child is given, and known to its prelude.
-        number = 1 + max((one[2] if len(one) == 3 else one[1] for one in actions), default=2)
-        above = fcntl.fcntl(tell.fileno(), fcntl.F_DUPFD_CLOEXEC, number + 1)
-        prelude = _made(code, number, tag) if tag else prelude_of(code, number)
-        actions = (*actions, (os.POSIX_SPAWN_DUP2, above, number))
+        return start_itself(prelude, argv, env, actions, signals, number, starter)
+    finally:
+        if tag:
+            os.close(prelude)  # no other child has this tag
+
+
+def start_itself(
+    program: bytes | int,
+    argv: list[bytes] | tuple[bytes, ...],
+    env: Mapping[bytes, bytes],
+    actions: Actions,
+    signals: Iterable[int],
+    line: int = ITS_LINE,
+    starter: Callable[..., int] | None = None,
+) -> tuple[int, int]:
+    """Start a program that installs its filter and sends the listener by the fd ``line``.
+
+    ``program``: its path, or an fd of it above the numbers that the child is given.
+    """
+    told, tell = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    above = -1
+    try:
+        least = 1 + max(line, _highest(actions))
+        above = fcntl.fcntl(tell.fileno(), fcntl.F_DUPFD_CLOEXEC, least)
+        actions = (*actions, (os.POSIX_SPAWN_DUP2, above, line))
         if starter is not None:
-            pid = starter(prelude, argv, env, actions, signals)
+            pid = starter(program, argv, env, actions, signals)
         else:
             pid = os.posix_spawn(
-                b"/proc/self/fd/%d" % prelude,
+                b"/proc/self/fd/%d" % program if isinstance(program, int) else program,
                 argv,
                 env,
                 file_actions=actions,
@@ -103,15 +126,18 @@ def start(
     finally:
         if above >= 0:
             os.close(above)
-        if tag and prelude >= 0:
-            os.close(prelude)  # no other child has this tag
         tell.close()
         told.close()
     if listener < 0:
-        number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        number = number if number > 0 else _EINVAL
-        raise OSError(number, os.strerror(number))
+        error = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        error = error if error > 0 else _EINVAL
+        raise OSError(error, os.strerror(error))
     return pid, listener
+
+
+def _highest(actions: Actions) -> int:
+    """The highest number that a child is given."""
+    return max((one[2] if len(one) == 3 else one[1] for one in actions), default=2)
 
 
 def receive(line: _socket.socket) -> tuple[bytes, int]:

@@ -38,10 +38,12 @@ from __future__ import annotations
 
 from handrail.keeper import RLIMIT_LOCKS
 from handrail.keeper.elf_x86_64 import (
+    EBX,
     EDI,
     EDX,
     ESI,
     LEAVE,
+    OR_LEAVE,
     call,
     data_at,
     executable,
@@ -49,6 +51,10 @@ from handrail.keeper.elf_x86_64 import (
     put,
     store,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.keeper.elf_x86_64 import Data
 
 MACHINES = ("x86_64",)
 
@@ -107,6 +113,20 @@ def elf(code: bytes, line: int, tag: int = 0, doors: int = 0) -> bytes:
     data[core : core + 16] = number(CORE_BYTES, 8) * 2
     data += code
     return executable(text, bytes(data))
+
+
+def announcing(data: Data, code: bytes, line: int) -> bytes:
+    """The part of it that is about the filter, for a program that does so itself and goes on."""
+    text = data.text
+    program = text(number(len(code) // 8, 8) + number(text(code), 8))
+    vector = text(number(text(WORD), 8) + number(len(WORD), 8))
+    rights = number(20, 8) + number(_SOL_SOCKET, 4) + number(_SCM_RIGHTS, 4)
+    control = text(rights + bytes(8))
+    parts = number(vector, 8) + number(1, 8) + number(control, 8) + number(24, 8)
+    message = text(bytes(16) + parts + bytes(8))
+    filtering = _filtering(program, text(number(CORE_BYTES, 8) * 2), b"") + OR_LEAVE
+    sending = _sending(message, control + len(rights), line) + OR_LEAVE
+    return filtering + sending + call(_CLOSE, EBX) + call(_CLOSE, line)
 
 
 def _tagging(limit: int, tag: int) -> bytes:

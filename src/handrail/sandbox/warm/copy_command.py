@@ -8,7 +8,6 @@ from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap.arguments import (
     COPY_FD,
     NAMESPACE_FD,
-    STUB_FD,
     SYNC_FD,
 )
 from handrail.sandbox.bwrap.command import joined, lines
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 def copied(
     template: Template,
     upkeep: Instances,
-    stub: int,
     *,
     tty: bool,
     lasting: bool,
@@ -42,9 +40,13 @@ def copied(
     if plan.masks:
         lease = plan.registry.prepare() if waits else plan.registry.acquire(plan.masks)
     try:
-        program = template.program(terminal=tty, lasting=lasting, waits=waits)
-        passed = [(NAMESPACE_FD, template.namespace), (COPY_FD, program), (STUB_FD, stub)]
-        if template.connects:
+        # Another program joins a shared network before, under the filter.
+        announces = template.connects and joining is None
+        program = template.program(terminal=tty, lasting=lasting, waits=waits, announces=announces)
+        passed = [(NAMESPACE_FD, template.namespace), (COPY_FD, program)]
+        if announces:
+            passed.append((seccomp_spawn.ITSELF, program))
+        elif template.connects:
             closing.append(upkeep.filter("announce", False))
             passed.append((seccomp_spawn.PROGRAM, closing[-1]))
         if lease is not None:

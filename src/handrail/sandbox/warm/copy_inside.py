@@ -27,7 +27,8 @@ It makes what the copy has for itself, gives up all rights, starts the stub, and
     seccomp(SECCOMP_SET_MODE_FILTER, 0, &filter);
     if ((command = fork()) == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);  // as above
-        execve("/proc/self/fd/STUB", {"handrail-stub"}, {});
+        close_all_but(0, 1, 2, READY, LINE);
+        stub();  // keeper/waiting_stub.py
     }
     write(SET_UP_TOLD, &namespace, 8);
     while ((pid = wait4(-1, &status)) > 0)
@@ -41,6 +42,7 @@ there.  Unmounting them would wait for the other processors, up to some millisec
 
 from __future__ import annotations
 
+from handrail.keeper import waiting_stub
 from handrail.keeper.elf_x86_64 import (
     EBX,
     OR_LEAVE,
@@ -61,8 +63,6 @@ from handrail.sandbox.bwrap.arguments import (
     INFO_FD,
     LINE_FD,
     READY_FD,
-    STUB_FD,
-    SYNC_FD,
 )
 from handrail.sandbox.light_dataclass import Frozen
 
@@ -78,7 +78,7 @@ END, END_TOLD, SET_UP, SET_UP_TOLD, FROM_MAKER, TO_STUB = 20, 21, 22, 23, 24, 25
 #: The fds of covers.
 FIRST_COVER = 32
 
-_WRITE, _CLOSE, _FSTAT, _CLONE, _EXECVE, _WAIT4, _MKDIR = 1, 3, 5, 56, 59, 61, 83
+_WRITE, _CLOSE, _FSTAT, _CLONE, _WAIT4, _MKDIR = 1, 3, 5, 56, 61, 83
 _SYMLINK, _UMASK, _SETSID, _CAPSET, _MKNOD, _PRCTL, _MOUNT = (
     88, 95, 112, 126, 133, 157, 165,
 )  # fmt: skip
@@ -91,7 +91,7 @@ _DIRECTORY_PATH = 0x200000 | 0x10000 | _CLOSE_ON_EXEC
 _FOR_WRITING = 1 | _CLOSE_ON_EXEC
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
 _NEW_USER, _SIGCHLD, _SIGKILL = 0x10000000, 17, 9
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
 _SET_FILTER, _PLAIN_FILE, _EINTR, _EINVAL = 1, 0o100000, 4, 22
 _WANT_INODE, _STATX_INODE, _STAT_DEVICE = 0x100, 32, 40
 _ALL_FDS = 2**32 - 1
@@ -162,7 +162,7 @@ def write(
     code += call(_CLONE, _SIGCHLD, 0, 0, 0, 0) + OR_LEAVE
     code.jump(code.EQUAL, "second")
     code += hold(EBX)
-    for fd in (LINE_FD, STUB_FD, READY_FD):
+    for fd in (LINE_FD, READY_FD):
         code += call(_CLOSE, fd)
     code += call(_WRITE, SET_UP_TOLD, scratch + 8, 8) + call(_CLOSE, SET_UP_TOLD)
     code.label("reap")
@@ -180,15 +180,10 @@ def write(
     code.label("second")
     if not lasting:
         code += call(_PRCTL, _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) + OR_LEAVE
-    code += call(_CLOSE_RANGE, SYNC_FD, SYNC_FD, 0) + call(_CLOSE_RANGE, STUB_FD + 1, _ALL_FDS, 0)
-    name = data.text(b"handrail-stub")
-    # Its words and its environment: a pointer and two zeroes.
-    code += b"\xb8" + number(name, 4) + store(scratch) + b"\x31\xc0"  # mov eax, name; xor eax, eax
-    for place in (4, 8, 12):
-        code += store(scratch + place)
-    stub = data.text(b"/proc/self/fd/%d" % STUB_FD)
-    code += call(_EXECVE, stub, scratch, scratch + 8) + OR_LEAVE
-    code += call(_EXIT_GROUP, 1)
+    for low, high in ((3, READY_FD - 1), (READY_FD + 1, LINE_FD - 1), (LINE_FD + 1, _ALL_FDS)):
+        code += call(_CLOSE_RANGE, low, high, 0) + OR_LEAVE
+    code += call(_PRCTL, _PR_SET_NAME, data.text(b"handrail-stub"), 0, 0, 0)
+    code += waiting_stub.text(data.text(waiting_stub.errors()), READY_FD, LINE_FD)
 
 
 def _make_devices(code: Code, data: Data, scratch: int, *, terminal: bool) -> None:

@@ -8,6 +8,7 @@ user namespace.
 The *outer* process is the keeper's child, as bubblewrap's outer one is.  It has no rights and is in
 no namespace of the sandbox, so that its end does not wait for them to be taken down.  In C::
 
+    announce(connect, ANNOUNCED);  // as ``keeper/seccomp/stub.py``, if that is not done yet
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // if it ends with its parent
     maker = fork();
     wait4(maker, &status);
@@ -50,7 +51,7 @@ The *maker* makes the copy, covers missing names when the command comes, and is 
     exit(0);
 
 The *first* process is that of the new PID namespace (``copy_inside.py``), and the last is the stub
-(``keeper/waiting_stub.py``), which becomes the command.  Each exits with the errno of what fails.
+(``keeper/waiting_stub.py``), which becomes the command.  All of them are this one program.  Each exits with the errno of what fails.
 READY is a socket with one byte: closed when that was read, and reset when it was not, so the server
 sees which of the two happened.  The byte is read before the command begins: one that may have begun
 is never started a second time.
@@ -72,6 +73,9 @@ from handrail.keeper.elf_x86_64 import (
     number,
     store,
 )
+from handrail.keeper import waiting_stub
+from handrail.keeper.seccomp.spawn import ITS_LINE
+from handrail.keeper.seccomp.stub import announcing
 from handrail.keeper.waiting_stub import IDENTITY, LONGEST
 from handrail.sandbox.bwrap.arguments import (
     COPY_FD,
@@ -79,7 +83,6 @@ from handrail.sandbox.bwrap.arguments import (
     LINE_FD,
     NAMESPACE_FD,
     READY_FD,
-    STUB_FD,
     SYNC_FD,
 )
 from handrail.sandbox.light_dataclass import Frozen
@@ -152,13 +155,15 @@ class Copy(Frozen):
     lasting: bool
     #: Whether it says that it waits: else its command is on the way.
     waits: bool
+    #: The filter by which calls are announced; empty if there is none or it is installed before.
+    announced: bytes
     inside: copy_inside.Inside
 
 
 def elf(copy: Copy) -> bytes:
     """The program that makes such a copy."""
     memory = _SCRATCH + IDENTITY * len(copy.covers) + LONGEST
-    return built(lambda data: _Text(copy, data).program(), memory)
+    return built(lambda data: _Text(copy, data).program(), memory, waiting_stub.memory())
 
 
 class _Text:
@@ -173,6 +178,8 @@ class _Text:
 
     def program(self) -> bytes:
         code, copy = self._code, self._copy
+        if copy.announced:
+            code += announcing(self._data, copy.announced, ITS_LINE)
         if not copy.lasting:
             code += call(_PRCTL, _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) + OR_LEAVE
         code += call(_PRCTL, _PR_SET_NAME, self._data.text(b"handrail-copy"), 0, 0, 0)
@@ -240,7 +247,7 @@ class _Text:
         code += call(_CLONE, _CLONE_PARENT | _SIGCHLD, 0, 0, 0, 0) + OR_LEAVE
         code.jump(code.EQUAL, "first")
         code += store(scratch)
-        for fd in (SET_UP_TOLD, END_TOLD, STUB_FD, SYNC_FD, COPY_FD):
+        for fd in (SET_UP_TOLD, END_TOLD, SYNC_FD, COPY_FD):
             code += call(_CLOSE, fd)
         code += call(_CLOSE, FROM_MAKER if copy.covers else LINE_FD)
         code.label("set up")

@@ -219,7 +219,6 @@ class WarmSandboxes:
         return copied(
             template,
             self._upkeep,
-            self._stub(),
             tty=kind.tty,
             lasting=kind.lasting,
             joining=joining,

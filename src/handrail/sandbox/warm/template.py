@@ -72,7 +72,7 @@ class Template:
         self._changes = select.poll()
         self._changes.register(mounts, select.POLLPRI)
         self._own_network = own_network
-        self._programs: dict[tuple[bool, bool, bool], int] = {}
+        self._programs: dict[tuple[bool, bool, bool, bool], int] = {}
 
     def stands(self) -> bool:
         """Whether its mounts are those that were made."""
@@ -103,9 +103,9 @@ class Template:
             return True
         return not own.closed and own.profile == plan.profile and own.still_true()
 
-    def program(self, *, terminal: bool, lasting: bool, waits: bool) -> int:
+    def program(self, *, terminal: bool, lasting: bool, waits: bool, announces: bool) -> int:
         """An fd of the program that makes such a copy."""
-        key = terminal, lasting, waits
+        key = terminal, lasting, waits, announces
         if key not in self._programs:
             paths = {step.path for step in self.plan.steps}
             inside = Inside(
@@ -119,7 +119,10 @@ class Template:
             covers = [(mask.path, mask.directory) for mask in self.plan.masks]
             # One that waits is looked at when its command comes.
             mounted = () if waits else sorted(_places(self.plan))
-            copy = Copy(covers, mounted, self._own_network, lasting, waits, inside)
+            announced = b""
+            if announces:
+                announced = seccomp_filter.announcing(os.uname().machine, watch=False)
+            copy = Copy(covers, mounted, self._own_network, lasting, waits, announced, inside)
             self._programs[key] = programs.copier(copy)
         return self._programs[key]
 
