@@ -25,7 +25,7 @@ import signal
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import uvloop
@@ -94,7 +94,8 @@ class Version:
         self.name = name
         self.python = str(tree / ".venv/bin/python")
         self.command = [self.python, "-m", "handrail", "serve"]
-        if tree.is_file():
+        self.peer = tree.is_file()
+        if self.peer:
             self.command = [str(tree), "exec-server"]
         else:
             # As an installation leaves it: a start is not to compile what was just edited.
@@ -144,12 +145,20 @@ class Version:
         A client that tried all the time would have a core that server and keeper share.
         """
         begin = wire.now()
+
+        async def since(_: str) -> float:
+            return wire.now() - begin
+
+        return await self.use_fresh(since)
+
+    async def use_fresh(self, use: Callable[[str], Awaitable[float]]) -> float:
+        """Start a server, do something with its address and stop it."""
         process, url = self.launch(subprocess.PIPE)
         assert process.stdout is not None
         with process.stdout as told:
             told.readline()  # the address, once it listens there
         await self.connected(process, url)
-        seconds = wire.now() - begin
+        seconds = await use(url)
         process.terminate()
         await asyncio.to_thread(process.wait, 10)
         return seconds
@@ -164,7 +173,8 @@ class Version:
 
     def place(self) -> Place:
         """What its rows need."""
-        return Place(self.url, self.python, str(self.scratch), self.start_once)
+        start, fresh = self.start_once, self.use_fresh
+        return Place(self.url, self.python, str(self.scratch), start, fresh, self.peer)
 
 
 class Column:
@@ -280,6 +290,7 @@ def parse_options() -> argparse.Namespace:
     ap.add_argument("--rows", default=",".join(ROWS), metavar="A,B", help=", ".join(ROWS))
     ap.add_argument("--blocks", type=int, default=60, help="blocks of each version")
     ap.add_argument("--cpus", metavar="0,1", help="the cores for everything; default: all")
+    ap.add_argument("--disk", action="store_true", help="files on the disk, not on a tmpfs")
     ap.add_argument("--ordinary", action="store_true", help="without real-time priority")
     options = ap.parse_args()
     if unknown := set(options.rows.split(",")) - set(ROWS):
@@ -288,15 +299,14 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def in_memory(folder: Path) -> None:
-    """Mount a tmpfs there for this process and what it starts; an ordinary user does without.
+def in_memory(places: list[str]) -> None:
+    """Mount a tmpfs at each for this process and what it starts; an ordinary user does without.
 
     Not /dev/shm: a sandbox has a /dev of its own.
     """
     if ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0:
         subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-        # Also there: places of other programs of this user, which every sandbox covers.
-        for place in (str(folder), "/var/tmp"):
+        for place in places:
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
 
 
@@ -314,7 +324,8 @@ if __name__ == "__main__":
     cache = cache_folder() / "bench"
     cache.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="side", dir=cache))
-    in_memory(folder)
+    # In the last one: places of other programs of this user, which every sandbox covers.
+    in_memory(["/var/tmp"] if arguments.disk else [str(folder), "/var/tmp"])
     try:
         uvloop.run(main(arguments, folder))
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from side_file_rows import FILE_ROWS
 from wire import Connection, connect, now, session, workspace_sandbox
 from workloads.echo import Cat
 from workloads.files import WALK, make_files
@@ -27,6 +28,10 @@ class Place:
     python: str
     scratch: str
     start: Callable[[], Awaitable[float]]
+    #: Does something with the address of a server that is started for it and stopped again.
+    use_fresh: Callable[[Callable[[str], Awaitable[float]]], Awaitable[float]]
+    #: Whether it is the peer's program.
+    peer: bool
 
     def path(self, *parts: str) -> str:
         """A path in its own folder."""
@@ -347,6 +352,8 @@ ROWS: dict[str, tuple[Row, int]] = {
     "walk": (call("fs/walk", walk, path="walk"), 2),
     "write_8MiB": (call("fs/writeFile", write(8 * MIB)), 2),
     "write_1kB": (call("fs/writeFile", write(1000)), 50),
+    "write_60MiB": (call("fs/writeFile", write(60 * MIB)), 1),
+    **FILE_ROWS,
     "start": (start, 1),
     "run": (command("run", "--", "/bin/true"), 2),
     "sandbox": (command("sandbox", "--", "/bin/true"), 2),
