@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.errors import FilesError
-from handrail.filesystem import syscalls
+from handrail.filesystem import other_root, syscalls
 from handrail.sandbox import probe
 from handrail.sandboxed_files.mount_view import MountView
 
@@ -31,6 +33,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "hidden" / "secret").write_text("secret")
     (tmp_path / "file").write_text("content")
     (tmp_path / "link").symlink_to("file")
+    (tmp_path / "writable").mkdir()
     return tmp_path
 
 
@@ -42,13 +45,15 @@ def sandbox(tree: Path) -> Iterator[tuple[MountView, subprocess.Popen[bytes]]]:
         pytest.skip("the kernel cannot open a path from its cache alone")
     ours, theirs = socket.socketpair()
     bwrap = [probe.bubblewrap().path, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    writable = str(tree / "writable")
+    bwrap += ["--bind", writable, writable]
     bwrap += ["--tmpfs", str(tree / "hidden"), "--unshare-all", "--cap-drop", "ALL", "--"]
     words = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
     with ours:
         with theirs:
             process = subprocess.Popen([*bwrap, *words], pass_fds=[theirs.fileno()])
         passed = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)[1]
-        view = MountView.of(passed)
+        view = MountView.of(passed, [os.fsencode(tree / "writable" / ".git")])
         assert view is not None
         yield view, process
         view.close()
@@ -134,3 +139,171 @@ def test_a_closed_view_answers_nothing(sandbox: View, tree: Path) -> None:
     assert view.closed
     with pytest.raises(BlockingIOError):
         view.get_metadata(os.fsencode(tree / "file"))
+
+
+# --- changes, and listings --------------------------------------------------------------------
+
+
+def _path(place: Path) -> bytes:
+    """The path, whose directory is in memory."""
+    os.stat(place.parent)
+    return os.fsencode(place)
+
+
+def test_what_the_mounts_allow_is_changed(sandbox: View, tree: Path) -> None:
+    view, _ = sandbox
+    work = tree / "writable"
+    view.write_file(_path(work / "new"), b"one")
+    view.write_file(_path(work / "new"), b"two")
+    view.copy(_path(work / "new"), _path(work / "copy"))
+    view.create_directory(_path(work / "sub"), recursive=False)
+    view.create_directory(_path(work / "sub"), recursive=True)
+    assert (work / "new").read_bytes() == (work / "copy").read_bytes() == b"two"
+    found = view.read_directory(_path(work))
+    rows = [(os.fsdecode(entry.name), entry.is_directory, entry.is_file) for entry in found]
+    assert sorted(rows) == [
+        ("copy", False, True),
+        ("new", False, True),
+        ("sub", True, False),
+    ]
+    for name in ("copy", "new", "sub", "missing"):
+        view.remove(_path(work / name), force=True)
+    assert not list(work.iterdir())
+    with pytest.raises(FilesError) as missing:
+        view.remove(_path(work / "missing"), force=False)
+    assert missing.value.kind == "not_found"
+
+
+def test_a_file_keeps_its_mode_and_a_copy_has_that_of_its_source(sandbox: View, tree: Path) -> None:
+    view, _ = sandbox
+    script = tree / "writable" / "script"
+    script.write_text("old")
+    script.chmod(0o750)
+    view.write_file(_path(script), b"new")
+    view.copy(_path(script), _path(tree / "writable" / "copy"))
+    for made in (script, tree / "writable" / "copy"):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o750
+        assert made.read_bytes() == b"new"
+
+
+def _changes(view: MountView, place: Path, source: Path) -> dict[str, Callable[[], None]]:
+    path = _path(place)
+    return {
+        "write": lambda: view.write_file(path, b"changed"),
+        "copy": lambda: view.copy(_path(source), path),
+        "remove": lambda: view.remove(path, force=False),
+        "mkdir": lambda: view.create_directory(path, recursive=False),
+    }
+
+
+@pytest.mark.parametrize("change", ["write", "copy", "remove", "mkdir"])
+@pytest.mark.parametrize("name", ["file", "new", "writable/.git", "writable/.git/hooks", "link"])
+def test_nothing_else_is_changed(sandbox: View, tree: Path, change: str, name: str) -> None:
+    """Read-only mounts, refused names and what is below them, and links, whose target is not."""
+    view, _ = sandbox
+    (tree / "writable" / ".git").mkdir()
+    (tree / "writable" / "source").write_text("source")
+    before = sorted(os.walk(tree))
+    with pytest.raises((BlockingIOError, FilesError)):
+        _changes(view, tree / name, tree / "writable" / "source")[change]()
+    assert sorted(os.walk(tree)) == before
+    assert (tree / "file").read_text() == "content"
+
+
+def test_no_link_leads_out_of_what_may_be_changed(sandbox: View, tree: Path) -> None:
+    """Links inside it: as the last name, on the way, and as a source."""
+    view, _ = sandbox
+    work = tree / "writable"
+    (work / "out").symlink_to(tree / "file")
+    (work / "away").symlink_to(tree)
+    (work / "secret").symlink_to(tree / "hidden" / "secret")
+    os.stat(tree / "hidden" / "secret")
+    calls: list[Callable[[], object]] = [
+        lambda: view.write_file(_path(work / "out"), b"changed"),
+        lambda: view.write_file(_path(work / "away" / "file"), b"changed"),
+        lambda: view.remove(_path(work / "away" / "file"), force=True),
+        lambda: view.copy(_path(work / "secret"), _path(work / "copy")),
+        lambda: view.copy(_path(tree / "hidden" / "secret"), _path(work / "copy")),
+        lambda: view.read_directory(_path(work / "away")),
+        lambda: view.read_directory(_path(work)),  # its links are described by their targets
+    ]
+    for call in calls:
+        with pytest.raises(BlockingIOError):
+            call()
+    assert (tree / "file").read_text() == "content"
+    assert not (work / "copy").exists()
+
+
+def test_what_a_rename_cannot_replace_alike_is_left_to_the_helper(
+    sandbox: View, tree: Path
+) -> None:
+    view, _ = sandbox
+    work = tree / "writable"
+    shared = work / "shared"
+    shared.write_text("old")
+    (work / "other-name").hardlink_to(shared)
+    program = work / "program"
+    program.write_text("old")
+    program.chmod(0o4755)
+    os.mkfifo(work / "pipe")
+    for name in ("shared", "program", "pipe", ""):
+        with pytest.raises(BlockingIOError):
+            view.write_file(_path(work / name), b"new")
+    for name in ("program", "pipe", "."):  # a copy would have its set-id bits
+        with pytest.raises(BlockingIOError):
+            view.copy(_path(work / name), _path(work / "copy"))
+    (work / "full" / "sub").mkdir(parents=True)
+    with pytest.raises(BlockingIOError):
+        view.remove(_path(work / "full"), force=True)
+    assert shared.read_text() == program.read_text() == "old"
+    assert not [name for name in os.listdir(work) if name.startswith(".handrail")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root passes over the modes of files")
+def test_root_changes_no_more_than_its_helper(sandbox: View, tree: Path) -> None:
+    view, _ = sandbox
+    closed = tree / "writable" / "closed"
+    closed.mkdir()
+    (closed / "file").write_text("of another")
+    os.chown(closed / "file", 12345, 12345)
+    os.chown(closed, 12345, 12345)
+    for change in _changes(view, closed / "file", tree / "file").values():
+        with pytest.raises(BlockingIOError):
+            change()
+    foreign = tree / "writable" / "foreign"
+    foreign.write_text("of another")
+    os.chown(foreign, 12345, 12345)
+    foreign.chmod(0o666)
+    with pytest.raises(BlockingIOError):  # a stage would be our own
+        view.write_file(_path(foreign), b"new")
+    assert (closed / "file").read_text() == foreign.read_text() == "of another"
+    (closed / "ours").write_text("")  # our rights are what they were
+
+
+def test_a_view_that_is_closed_in_a_call_lasts_as_long_as_that(
+    sandbox: View, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, process = sandbox
+    begun, go_on = threading.Event(), threading.Event()
+    create = other_root.create_directory
+
+    def slow(*given: bytes, root: int, **options: bool) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        os.fstat(root)
+        create(*given, root=root, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(other_root, "create_directory", slow)
+    path = _path(tree / "writable" / "sub")
+    thread = threading.Thread(target=lambda: view.create_directory(path, recursive=False))
+    thread.start()
+    assert begun.wait(30)
+    view.close()
+    process.kill()
+    process.wait(30)
+    with pytest.raises(BlockingIOError):
+        view.remove(path, force=True)
+    go_on.set()
+    thread.join(30)
+    assert (tree / "writable" / "sub").is_dir()
+    assert view._root < 0  # noqa: SLF001

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from handrail.filesystem.errors import os_error
 
@@ -25,12 +26,14 @@ def refuse(paths: Iterable[bytes]) -> None:
     _refused = frozenset(paths)
 
 
-def check(directory: int, name: bytes | str) -> None:
-    """Raise EROFS if this name in a directory is refused."""
-    if not _refused:
+def check(directory: int, name: bytes | str, refused: AbstractSet[bytes] | None = None) -> None:
+    """Raise EROFS if this name in a directory is refused, by this process or by the caller."""
+    if refused is None:
+        refused = _refused
+    if not refused:
         return
     path = os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), os.fsencode(name))
-    while path not in _refused:
+    while path not in refused:
         if path == b"/":
             return
         path = os.path.dirname(path)

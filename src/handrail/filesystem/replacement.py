@@ -35,7 +35,8 @@ from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 
 #: The kernel's limit of links in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
-_SET_ID = stat.S_ISUID | stat.S_ISGID
+#: No sandboxed process may set these.
+SET_ID = stat.S_ISUID | stat.S_ISGID
 #: The directory does not take a stage; an existing target can still be written in place.
 _NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT}
 _NO_STAGE_HERE |= {errno.EINVAL, errno.EOPNOTSUPP}
@@ -49,10 +50,21 @@ class Replacement:
     """Write to ``fd``, then ``commit`` or ``discard``.  Raises OSError and FilesError.
 
     ``mode`` overrides the permission bits, which are otherwise the existing target's or
-    0666 without the umask.
+    0666 without the umask.  ``by_rename``: BlockingIOError instead of everything but a nameless
+    stage that becomes the target, also of what a process in a sandbox could not give it.
     """
 
-    __slots__ = ("_bits", "_directory", "_in_place", "_name", "_target", "_temporary", "fd", "old")
+    __slots__ = (
+        "_bits",
+        "_by_rename",
+        "_directory",
+        "_in_place",
+        "_name",
+        "_target",
+        "_temporary",
+        "fd",
+        "old",
+    )
 
     def __init__(
         self,
@@ -61,9 +73,11 @@ class Replacement:
         follow: bool = True,
         mode: int | None = None,
         dir_fd: int | None = None,
+        by_rename: bool = False,
     ) -> None:
         raw = native(path)
         self.fd = -1
+        self._by_rename = by_rename
         #: The existing target, or None.
         self.old: os.stat_result | None = None
         self._target = -1
@@ -102,6 +116,8 @@ class Replacement:
             if sync:
                 os.fsync(self.fd)
             published = not self._in_place and self._publish()
+            if not published and self._by_rename:
+                raise BlockingIOError
             if not published and self.old is not None:
                 self._pour(self.old, sync)
             elif sync:
@@ -140,9 +156,13 @@ class Replacement:
         return os.open(self._name, flags, dir_fd=self._directory)
 
     def _open_stage(self, mode: int | None) -> None:
+        if self._by_rename and self.old is not None and self.old.st_mode & SET_ID:
+            raise BlockingIOError
         try:
             self.fd, self._temporary = _make_stage(self._directory, private=self.old is not None)
         except OSError as error:
+            if self._by_rename:
+                raise BlockingIOError from None
             if self.old is None or error.errno not in _NO_STAGE_HERE:
                 raise
             self.fd = _stage_elsewhere()
@@ -151,11 +171,15 @@ class Replacement:
             if mode is not None:
                 _give_mode(self.fd, mode)
             return
+        if self._by_rename and not _same_owner(self.old, os.fstat(self.fd)):
+            raise BlockingIOError
         bits = stat.S_IMODE(self.old.st_mode) if mode is None else mode
         if not self._in_place:
             self._in_place = self.old.st_nlink > 1 or not _adopt(
                 self.fd, self._target, self.old, bits
             )
+        if self._in_place and self._by_rename:
+            raise BlockingIOError
         self._bits = bits
         if not self._in_place:
             # While it is open for writing, it cannot be executed.
@@ -170,7 +194,7 @@ class Replacement:
                 if self._link_stage():
                     return True
             except OSError as error:
-                if error.errno not in _NO_LINK:
+                if self._by_rename or error.errno not in _NO_LINK:
                     raise
                 self._copy_stage()
         assert self._temporary is not None  # noqa: S101 (it has just got one)
@@ -347,16 +371,20 @@ def _give_mode(fd: int, mode: int) -> None:
     try:
         os.fchmod(fd, mode)
     except PermissionError:
-        if not mode & _SET_ID:
+        if not mode & SET_ID:
             raise
-        os.fchmod(fd, mode & ~_SET_ID)
+        os.fchmod(fd, mode & ~SET_ID)
+
+
+def _same_owner(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_uid, one.st_gid) == (other.st_uid, other.st_gid)
 
 
 def _adopt(stage: int, target: int, old: os.stat_result, bits: int) -> bool:
     """Give the stage the target's owner, attributes and mode.  False: not allowed."""
     try:
         fresh = os.fstat(stage)
-        if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
+        if not _same_owner(fresh, old):
             os.fchown(stage, old.st_uid, old.st_gid)
         wanted, present = _attributes(target), _attributes(stage)
         for name in present.keys() - wanted.keys():

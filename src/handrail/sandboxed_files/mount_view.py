@@ -6,19 +6,22 @@ with all that they hide, so the answer is the helper's own, without the way to a
 second keeps these mounts together as long as it is open: when the last process of a namespace ends,
 they come apart, and what one of them has hidden would be seen.
 
-Only for calls that change nothing, and that ``filesystem/at_once.py`` answers: BlockingIOError
-means to ask the helper.  The helper has none of root's rights to pass over the modes of files, so
-a thread of root lays them down for the moment of the call.
+On the event loop for what ``filesystem/at_once.py`` answers, in a thread for what
+``filesystem/other_root.py`` does; BlockingIOError means to ask the helper.  The helper has none of
+root's rights to pass over the modes of files, so a thread of root lays them down for the moment of
+the call.  The names that the helper is told to refuse are refused here too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from handrail.filesystem import at_once
+from handrail.filesystem import at_once, other_root
+from handrail.filesystem.directories import DirectoryEntry
 from handrail.filesystem.local import Metadata
 
 T = TypeVar("T")
@@ -45,20 +48,30 @@ _HEADER = _VERSION_3.to_bytes(4, "little") + bytes(4)  # of this thread
 
 
 class MountView:
-    """The files of a sandbox, as far as they can be told at once."""
+    """The files of a sandbox, as far as its process is not needed."""
 
-    def __init__(self, root: int, namespace: int) -> None:
+    def __init__(self, root: int, namespace: int, refused: Iterable[bytes] = ()) -> None:
         self._root = root
         self._namespace = namespace
+        self._refused = frozenset(refused)
+        #: Calls in threads; the last one closes what was closed meanwhile.
+        self._calls = 0
+        self._closed = False
+        self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, descriptors: list[int]) -> MountView | None:
-        """The view by what a helper has passed; None: it has none of its own."""
+    def of(cls, descriptors: list[int], refused: Iterable[bytes] = ()) -> MountView | None:
+        """The view by what a helper has passed; None: it has none of its own.
+
+        ``refused``: the names that it is told to refuse, as paths in its mounts.
+        """
         try:
             if len(descriptors) == 2:
                 own = os.stat(_OWN_MOUNTS)
-                if not os.path.samestat(os.fstat(descriptors[1]), own):
-                    return cls(*descriptors)
+                # Refused names are found by the path of a descriptor, which begins at this root.
+                top = os.readlink(f"/proc/self/fd/{descriptors[0]}")
+                if not os.path.samestat(os.fstat(descriptors[1]), own) and top == "/":
+                    return cls(descriptors[0], descriptors[1], refused)
         except OSError:
             pass  # no /proc here
         for fd in descriptors:
@@ -68,15 +81,22 @@ class MountView:
     @property
     def closed(self) -> bool:
         """Whether its helper has ended."""
-        return self._root < 0
+        return self._closed
 
     def close(self) -> None:
-        """Let go of the mounts; harmless when repeated."""
+        """Let go of the mounts, once no thread uses them; harmless when repeated."""
+        with self._lock:
+            self._closed = True
+            self._let_go()
+
+    def _let_go(self) -> None:
         root, namespace = self._root, self._namespace
-        self._root = self._namespace = -1
-        if root >= 0:
+        if root >= 0 and not self._calls:
+            self._root = self._namespace = -1
             os.close(root)  # before the other: it is of use only while they are together
             os.close(namespace)
+
+    # --- on the event loop -----------------------------------------------------------------
 
     def get_metadata(self, path: bytes) -> Metadata:
         return self._ask(at_once.get_metadata, path)
@@ -89,19 +109,61 @@ class MountView:
 
     def _ask(self, work: Callable[..., T], path: bytes, *more: int) -> T:
         """Do it with the rights of the helper; raises BlockingIOError, or FilesError."""
-        if self._root < 0 or not path.startswith(b"/"):
+        if self._closed or not path.startswith(b"/"):
             raise BlockingIOError
-        rights = _Rights()
-        if _capget(_HEADER, ctypes.byref(rights)):
-            raise BlockingIOError
-        low, high = rights.effective_low, rights.effective_high
-        if not (low or high):
-            return work(path, *more, root=self._root)
-        rights.effective_low = rights.effective_high = 0
-        if _capset(_HEADER, ctypes.byref(rights)):
-            raise BlockingIOError
+        return _without_rights(work, path, *more, root=self._root)
+
+    # --- in a thread -------------------------------------------------------------------------
+
+    def read_directory(self, path: bytes) -> list[DirectoryEntry]:
+        return self._do(other_root.read_directory, path)
+
+    def create_directory(self, path: bytes, *, recursive: bool) -> None:
+        self._change(other_root.create_directory, path, recursive=recursive)
+
+    def remove(self, path: bytes, *, force: bool) -> None:
+        self._change(other_root.remove, path, force=force)
+
+    def write_file(self, path: bytes, data: bytes) -> None:
+        self._change(other_root.write_file, path, data)
+
+    def copy(self, source: bytes, destination: bytes) -> None:
+        self._change(other_root.copy, source, destination)
+
+    def _change(self, work: Callable[..., None], *given: bytes, **options: bool) -> None:
+        self._do(work, *given, **options, refused=self._refused)
+
+    def _do(self, work: Callable[..., T], *given: Any, **options: Any) -> T:
+        """Do it while the mounts are held; raises BlockingIOError, or FilesError."""
+        with self._lock:
+            if self._closed:
+                raise BlockingIOError
+            self._calls += 1
         try:
-            return work(path, *more, root=self._root)
+            return _without_rights(work, *given, **options, root=self._root)
         finally:
-            rights.effective_low, rights.effective_high = low, high
-            _capset(_HEADER, ctypes.byref(rights))
+            self._done()
+
+    def _done(self) -> None:
+        with self._lock:
+            self._calls -= 1
+            if self._closed:
+                self._let_go()
+
+
+def _without_rights(work: Callable[..., T], *given: Any, **options: Any) -> T:
+    """Do it with none of root's rights, which this thread has again afterwards."""
+    rights = _Rights()
+    if _capget(_HEADER, ctypes.byref(rights)):
+        raise BlockingIOError
+    low, high = rights.effective_low, rights.effective_high
+    if not (low or high):
+        return work(*given, **options)
+    rights.effective_low = rights.effective_high = 0
+    if _capset(_HEADER, ctypes.byref(rights)):
+        raise BlockingIOError
+    try:
+        return work(*given, **options)
+    finally:
+        rights.effective_low, rights.effective_high = low, high
+        _capset(_HEADER, ctypes.byref(rights))

@@ -75,6 +75,7 @@ class FileHelper:
         #: Done when it is known whether there is one.
         self.seen: asyncio.Future[None] = loop.create_future()
         self._shows = False
+        self._refused: tuple[bytes, ...] = ()
         #: Handles the client has open in this helper.
         self.handles: set[str] = set()
         self.words = ""
@@ -98,6 +99,7 @@ class FileHelper:
         the stub in the sandbox becomes, else there is none.  Raises FilesError.
         """
         self._shows = shows
+        self._refused = refused
         ours, theirs = socket.socketpair()
         program = -1
         try:
@@ -135,7 +137,7 @@ class FileHelper:
     def _greeted(self, passed: list[int]) -> None:
         """Look at its mounts from now on, if that is all there is to it."""
         if self._shows and not self.seen.done():
-            self.view = MountView.of(passed)
+            self.view = MountView.of(passed, self._refused)
         else:
             for fd in passed:
                 os.close(fd)

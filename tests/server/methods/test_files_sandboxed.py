@@ -320,6 +320,39 @@ async def test_looking_needs_no_helper_once_its_mounts_are_known(workspace: Path
             assert (await files.refused("readFile", workspace / hidden))[0] in (-32004, -32600)
 
 
+async def test_changing_one_name_needs_no_helper_once_its_mounts_are_known(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        made = workspace / "made"
+        await files.call("createDirectory", made, recursive=False)
+        await files.call("readDirectory", made)
+        stopped = {pid for one in helpers(served) for pid in descendants_of(one)}
+        assert stopped
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            text = base64.b64encode(b"new").decode()
+            await files.call("writeFile", made / "file", dataBase64=text)
+            await files.call("writeFile", made / "file", dataBase64=text)
+            await files.client.call(
+                "fs/copy",
+                sourcePath=uri(made / "file"),
+                destinationPath=uri(made / "copy"),
+                recursive=False,
+                sandbox=files.sandbox,
+            )
+            assert (made / "copy").read_bytes() == b"new"
+            await files.call("remove", made / "file")
+            found = await files.call("readDirectory", made)
+            assert found == {"entries": [{"fileName": "copy", "isDirectory": False, "isFile": True}]}
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        for place in (workspace / ".git" / "config", workspace / "hidden" / "file"):
+            assert (await files.refused("writeFile", place, dataBase64=text))[0] != 0
+            assert not place.exists()
+
+
 async def test_what_another_user_keeps_is_not_read_by_root(workspace: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root passes over the modes of files")

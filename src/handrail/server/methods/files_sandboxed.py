@@ -51,13 +51,20 @@ Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
 #: Answers by the mounts of a helper, or raises BlockingIOError.
 AtOnce = Callable[[MountView, Any], Any]
+#: The same in a thread.
+InView = Callable[[MountView, Any], Any]
 
 #: The longest `sandbox` member that is remembered, as bytes.
 _LONGEST_WORDS = 16 * 1024
 
 
 def _either(
-    plain_handler: Plain, inside: Inside, *, writes: bool = False, at_once: AtOnce | None = None
+    plain_handler: Plain,
+    inside: Inside,
+    *,
+    writes: bool = False,
+    at_once: AtOnce | None = None,
+    in_view: InView | None = None,
 ) -> Plain:
     """The handler that looks at the profile first; ``writes``: whether it changes anything."""
 
@@ -88,6 +95,12 @@ def _either(
                     with suppress(BlockingIOError):
                         if view is not None:
                             return at_once(view, params)
+                if in_view is not None:
+                    view = await helpers.view(sandbox)
+                    with suppress(BlockingIOError):
+                        if view is not None:
+                            pool = conn.files.pool
+                            return await pool.run(in_view, view, params, deadline=DEADLINE)
                 helper = await helpers.get(sandbox)
                 conn.calls.answer_is_near()
                 return await inside(conn, helper, params)
@@ -149,6 +162,32 @@ def _canonical_at_once(view: MountView, params: PathParams) -> PathResult:
 
 def _read_at_once(view: MountView, params: LinkParams) -> Parts:
     return plain.content_result(view.read_file(native_path(params.path), plain.SMALL))
+
+
+def _list_in_view(view: MountView, params: PathParams) -> Parts:
+    path = native_path(params.path)
+    return plain.directory_parts(path, view.read_directory(path))
+
+
+def _create_in_view(view: MountView, params: CreateDirectoryParams) -> Nothing:
+    recursive = default(params.recursive, True)
+    view.create_directory(native_path(params.path), recursive=recursive)
+    return NOTHING
+
+
+def _remove_in_view(view: MountView, params: RemoveParams) -> Nothing:
+    view.remove(native_path(params.path), force=default(params.force, True))
+    return NOTHING
+
+
+def _copy_in_view(view: MountView, params: CopyParams) -> Nothing:
+    view.copy(native_path(params.source_path), native_path(params.destination_path))
+    return NOTHING
+
+
+def _write_in_view(view: MountView, params: WriteFileParams) -> Nothing:
+    view.write_file(native_path(params.path), plain.decode_data(params.data_base64))
+    return NOTHING
 
 
 async def _get_metadata(conn: Connection, helper: FileHelper, params: LinkParams) -> MetadataResult:
@@ -278,14 +317,18 @@ _watches = partial(_imported_later, "file_watches")
 
 FILE_HANDLERS: dict[str, Plain] = {
     "fs/readFile": _either(plain.read_file, _read_file, at_once=_read_at_once),
-    "fs/writeFile": _either(plain.write_file, _write_file, writes=True),
-    "fs/createDirectory": _either(plain.create_directory, _create_directory, writes=True),
+    "fs/writeFile": _either(
+        plain.write_file, _write_file, writes=True, in_view=_write_in_view
+    ),
+    "fs/createDirectory": _either(
+        plain.create_directory, _create_directory, writes=True, in_view=_create_in_view
+    ),
     "fs/getMetadata": _either(plain.get_metadata, _get_metadata, at_once=_metadata_at_once),
     "fs/canonicalize": _either(plain.canonicalize, _canonicalize, at_once=_canonical_at_once),
-    "fs/readDirectory": _either(plain.read_directory, _read_directory),
+    "fs/readDirectory": _either(plain.read_directory, _read_directory, in_view=_list_in_view),
     "fs/walk": _either(plain.walk_tree, _walk_tree),
-    "fs/remove": _either(plain.remove, _remove, writes=True),
-    "fs/copy": _either(plain.copy, _copy, writes=True),
+    "fs/remove": _either(plain.remove, _remove, writes=True, in_view=_remove_in_view),
+    "fs/copy": _either(plain.copy, _copy, writes=True, in_view=_copy_in_view),
     "fs/move": _either(_trees("move"), _trees("move_inside"), writes=True),
     "fs/listTree": _either(_trees("list_tree"), _trees("list_tree_inside")),
     "fs/listNames": _either(_trees("list_names"), _trees("list_names_inside")),
