@@ -34,6 +34,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("content")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "writable").mkdir()
+    (tmp_path / "writable" / "kept").mkdir()
+    (tmp_path / "writable" / "kept.txt").write_text("kept")
     return tmp_path
 
 
@@ -47,6 +49,8 @@ def sandbox(tree: Path) -> Iterator[tuple[MountView, subprocess.Popen[bytes]]]:
     bwrap = [probe.bubblewrap().path, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     writable = str(tree / "writable")
     bwrap += ["--bind", writable, writable]
+    for kept in ("kept", "kept.txt"):
+        bwrap += ["--ro-bind", f"{writable}/{kept}", f"{writable}/{kept}"]
     bwrap += ["--tmpfs", str(tree / "hidden"), "--unshare-all", "--cap-drop", "ALL", "--"]
     words = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
     with ours:
@@ -163,12 +167,14 @@ def test_what_the_mounts_allow_is_changed(sandbox: View, tree: Path) -> None:
     rows = [(os.fsdecode(entry.name), entry.is_directory, entry.is_file) for entry in found]
     assert sorted(rows) == [
         ("copy", False, True),
+        ("kept", True, False),
+        ("kept.txt", False, True),
         ("new", False, True),
         ("sub", True, False),
     ]
     for name in ("copy", "new", "sub", "missing"):
         view.remove(_path(work / name), force=True)
-    assert not list(work.iterdir())
+    assert sorted(os.listdir(work)) == ["kept", "kept.txt"]
     with pytest.raises(FilesError) as missing:
         view.remove(_path(work / "missing"), force=False)
     assert missing.value.kind == "not_found"
@@ -208,6 +214,25 @@ def test_nothing_else_is_changed(sandbox: View, tree: Path, change: str, name: s
         _changes(view, tree / name, tree / "writable" / "source")[change]()
     assert sorted(os.walk(tree)) == before
     assert (tree / "file").read_text() == "content"
+
+
+@pytest.mark.parametrize("change", ["write", "copy", "remove", "mkdir"])
+@pytest.mark.parametrize("name", ["kept", "kept.txt"])
+def test_a_name_on_which_the_sandbox_has_a_mount_stays(
+    sandbox: View, tree: Path, change: str, name: str
+) -> None:
+    """The kernel refuses to remove or replace a mount point only in the caller's own namespace, so
+    it would take the mount and the name away."""
+    view, _ = sandbox
+    place, source = tree / "writable" / name, tree / "writable" / "source"
+    source.write_text("source")
+    before = place.stat()
+    with pytest.raises(BlockingIOError):
+        _changes(view, place, source)[change]()
+    assert os.path.samestat(place.stat(), before)
+    assert (tree / "writable" / "kept.txt").read_text() == "kept"
+    with pytest.raises((BlockingIOError, FilesError)):  # its mount is still there
+        view.create_directory(_path(tree / "writable" / "kept" / "sub"), recursive=False)
 
 
 def test_no_link_leads_out_of_what_may_be_changed(sandbox: View, tree: Path) -> None:

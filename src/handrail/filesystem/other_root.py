@@ -75,9 +75,7 @@ def create_directory(
         os.close(parent)
 
 
-def remove(
-    path: NativePath, *, force: bool, root: int, refused: AbstractSet[bytes]
-) -> None:
+def remove(path: NativePath, *, force: bool, root: int, refused: AbstractSet[bytes]) -> None:
     """``removal.remove`` of a file or an empty directory."""
     raw = native(path)
     try:
@@ -101,7 +99,11 @@ def remove(
 
 
 def write_file(
-    path: NativePath, data: bytes | bytearray | memoryview, *, root: int, refused: AbstractSet[bytes]
+    path: NativePath,
+    data: bytes | bytearray | memoryview,
+    *,
+    root: int,
+    refused: AbstractSet[bytes],
 ) -> None:
     """``local.write_file`` of a file that a rename can replace."""
     parent, name = _open_parent(native(path), root, refused)
@@ -158,13 +160,20 @@ def _open(raw: bytes, flags: int, root: int) -> int:
 
 
 def _open_parent(raw: bytes, root: int, refused: AbstractSet[bytes]) -> tuple[int, bytes]:
-    """The directory of a name that may be made or removed, and the name."""
+    """The directory of a name that may be made or removed, and the name.
+
+    A process may not remove or replace a mount point of its own namespace (EBUSY); of another
+    namespace it may, and the kernel takes the mount away.  So such names are left to the helper.
+    They are not moved meanwhile: to the commands of this sandbox they are mount points as well.
+    """
     above, name = os.path.split(raw)
     if name in (b"", b".", b".."):
         raise BlockingIOError
     fd = _open(above, STAND, root)
     try:
         names.check(fd, name, refused)
+        if syscalls.may_be_mount_point(fd, name):
+            raise BlockingIOError
     except OSError:
         os.close(fd)
         raise BlockingIOError from None

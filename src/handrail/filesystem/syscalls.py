@@ -45,6 +45,10 @@ _STATX_BTIME_AT = 80
 _STATX_BASIC = 0x7FF
 _STATX_MTIME_AT = 112
 _STATX_DEV_MAJOR_AT = 136
+_STATX_ATTRIBUTES_AT = 8
+_STATX_ATTRIBUTES_MASK_AT = 56
+_STATX_ATTR_MOUNT_ROOT = 0x2000
+_AT_SYMLINK_NOFOLLOW = 0x100
 _FALLOC_FL_KEEP_SIZE = 1
 _STATFS_SIZE = 256  # more than struct statfs takes anywhere
 _PROC_SUPER_MAGIC = 0x9FA0
@@ -171,6 +175,21 @@ def statx(fd: int, *, cached: bool = False) -> tuple[int, int, int, int, int] | 
     (major,) = struct.unpack_from("=I", buffer, _STATX_DEV_MAJOR_AT)
     born = born_s * 1000 + born_ns // 1_000_000 if mask & _STATX_BTIME else 0
     return mode, size, max(0, born), max(0, changed_s * 1000 + changed_ns // 1_000_000), major
+
+
+def may_be_mount_point(dir_fd: int, name: bytes) -> bool:
+    """Whether a mount covers this name in the mounts of ``dir_fd``; True if that cannot be told.
+
+    A name that is missing is none.  The kernel tells since 5.8.
+    """
+    buffer = ctypes.create_string_buffer(_STATX_SIZE)
+    if _statx is None:
+        return True
+    if _statx(dir_fd, name, _AT_SYMLINK_NOFOLLOW | _AT_STATX_DONT_SYNC, 0, buffer) != 0:
+        return ctypes.get_errno() != errno.ENOENT
+    (attributes,) = struct.unpack_from("=Q", buffer, _STATX_ATTRIBUTES_AT)
+    (told,) = struct.unpack_from("=Q", buffer, _STATX_ATTRIBUTES_MASK_AT)
+    return bool(attributes & _STATX_ATTR_MOUNT_ROOT or not told & _STATX_ATTR_MOUNT_ROOT)
 
 
 def reserve(fd: int, length: int) -> None:
