@@ -14,6 +14,7 @@ import pytest
 
 from handrail.keeper import messages
 from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.keeper.seccomp import stub as seccomp_stub
 from handrail.sandbox.syscalls import notify, seccomp_filter
 from handrail.sandbox.syscalls.pending_calls import PendingCalls
 from tests.keeper.peer import Failed, Peer, embedded
@@ -106,6 +107,27 @@ def test_a_forked_child_is_announced_as_well(server: Peer) -> None:
     with program(b"\xff" * 8) as passed, pytest.raises(Failed) as caught:
         server.spawn(["/bin/true"], passed=passed, limits={b"files": 32})
     assert caught.value.errno == errno.EINVAL
+
+
+@pytest.mark.skipif(
+    platform.machine() not in seccomp_stub.MACHINES, reason="no such program for this machine"
+)
+@pytest.mark.parametrize("limits", [{}, {b"files": 32}], ids=["spawned", "forked"])
+def test_a_program_that_installs_its_filter_itself(server: Peer, limits: dict[bytes, int]) -> None:
+    code = seccomp_filter.announcing(platform.machine(), watch=False)
+    fd = seccomp_spawn.executable("filters")
+    os.write(fd, seccomp_stub.elf(code, seccomp_spawn.ITS_LINE))
+    os.fchmod(fd, 0o700)
+    readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)  # it may be executed
+    os.close(fd)
+    passed = {8: readable, seccomp_spawn.ITSELF: readable}
+    try:
+        child = server.python(CONNECT, passed=passed, program=b"/proc/self/fd/8", limits=limits)
+    finally:
+        os.close(readable)
+    answered(child.fds[-1], errno.EXDEV)
+    assert server.exit(child).status == 0
+    assert os.read(child.out, 100).split() == [b"%d" % errno.EXDEV]
 
 
 def test_the_program_finds_its_arguments_and_nothing_of_ours(server: Peer) -> None:

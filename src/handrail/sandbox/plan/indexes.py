@@ -93,7 +93,8 @@ class Indexes:
                 if old is not None:
                     old.directories.close()
             found = self._trees[key] = Tree(key, self._registry)
-        found.directories.refresh(self._look, self.mounts.text())
+        if found.directories.looked != self._look:
+            found.directories.refresh(self._look, self.mounts.text())
         return found
 
     def _patterns(self, profile: Profile) -> dict[bytes, tuple[str, ...]]:
