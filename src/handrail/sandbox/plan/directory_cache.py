@@ -60,7 +60,7 @@ class DirectoryCache:
         self._only_of = only_of
         self._reader = Reader(root, concerns, only_of)
         self._entries: dict[bytes, Directory] = {}
-        self.looked = 0
+        self._look = 0
         self._lock = _thread.allocate_lock()
         self._watch: DirectoryWatch | None = None
         #: What it raises when it knows no more.
@@ -90,7 +90,7 @@ class DirectoryCache:
 
     def refresh(self, look: int, mount_table: bytes) -> None:
         """Begin a look: take what the kernel has reported.  Once for each number of a look."""
-        if look == self.looked:
+        if look == self._look:
             return
         with self._lock:
             self._check_root(mount_table)
@@ -98,7 +98,7 @@ class DirectoryCache:
                 self._take()
             elif mount_table and len(self._entries) > FEW and not self._unwatchable:
                 self._begin(mount_table)
-            self.looked = look
+            self._look = look
 
     def sees(self, path: bytes) -> bool:
         """Whether a change of what is at a path is noticed by the watch."""
@@ -140,11 +140,11 @@ class DirectoryCache:
         """A directory as it is now; raises OSError when there is none."""
         entry = self._entries.get(path)
         watch = self._watch
-        if entry is not None and (entry.look == self.looked or entry.watch is (watch or self)):
+        if entry is not None and (entry.look == self._look or entry.watch is (watch or self)):
             return entry
         if watch is not None:
             return self._get_watched(watch, path, entry)
-        look = self.looked
+        look = self._look
         status = os.stat(path, follow_symlinks=False)
         if entry is None or not entry.is_current(status):
             entry = self._reader.read(path, status, many=len(self._entries) > FEW)
@@ -156,7 +156,7 @@ class DirectoryCache:
         """Read what is not known of many directories, which is faster than one by one."""
         if len(paths) < MANY or self._watch is not None:
             return
-        look = self.looked
+        look = self._look
         missing = [path for path in paths if path not in self._entries]
         for path, entry in self._reader.read_many(missing):
             entry.look = look
@@ -165,7 +165,7 @@ class DirectoryCache:
     def _get_watched(
         self, watch: DirectoryWatch, path: bytes, entry: Directory | None
     ) -> Directory:
-        taken, look = self._taken, self.looked
+        taken, look = self._taken, self._look
         if path not in watch:
             try:
                 self._add_watch(watch, path, entry)

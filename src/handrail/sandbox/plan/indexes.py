@@ -58,13 +58,15 @@ class Indexes:
         #: The last patterns of a profile, by where they begin.
         self._starts: tuple[tuple[Glob, ...], dict[bytes, tuple[str, ...]]] = ((), {})
         self._looks = itertools.count(1)
-        self._look = 0
+        #: The number of the last look, and the mount table then.
+        self._look: tuple[int, bytes] | None = None
         self.mounts = MountTable()
 
     def look(self) -> bytes:
         """Begin to examine everything anew; the mount table."""
-        self._look = next(self._looks)
-        return self.mounts.text()
+        table = self.mounts.text()
+        self._look = next(self._looks), table
+        return table
 
     def repositories(self, root: bytes, profile: Profile) -> RepositoryIndex:
         """The repositories below a writable root."""
@@ -93,8 +95,8 @@ class Indexes:
                 if old is not None:
                     old.directories.close()
             found = self._trees[key] = Tree(key, self._registry)
-        if found.directories.looked != self._look:
-            found.directories.refresh(self._look, self.mounts.text())
+        look, table = self._look or (0, b"")
+        found.directories.refresh(look, table)
         return found
 
     def _patterns(self, profile: Profile) -> dict[bytes, tuple[str, ...]]:
