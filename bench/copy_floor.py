@@ -1,8 +1,8 @@
 """The kernel's part of a sandboxed start: what no server could be faster than.
 
 A template is made as the server makes it; a C program starts the program that copies it, again and
-again, with the pipes and lines that the keeper gives it, and waits.  Protected names exist, so there
-are no placeholders.
+again, with the pipes and lines that the keeper gives it, and waits.  Protected names exist: no
+placeholders.
 
   python bench/copy_floor.py [SECONDS]
 """

@@ -212,7 +212,9 @@ def _text(errors_at: int, picture: int, ready: int, line: int, itself: int | Non
     code.jump(code.BELOW, "known")
     code += b"\x31\xc0"
     code.label("known")
-    code += b"\xc1\xe0\x06" + b"\x8d\xb0" + number(errors_at + 1, 4)  # shl eax, 6; lea esi, [rax+..]
+    code += (
+        b"\xc1\xe0\x06" + b"\x8d\xb0" + number(errors_at + 1, 4)
+    )  # shl eax, 6; lea esi, [rax+..]
     code += b"\x0f\xb6\x90" + number(errors_at, 4)  # movzx edx, byte [rax+errors]
     code += put(EDI, 2) + call(_WRITE)
     code += b"\x8b\x3c\x25" + at(_STATUS) + b"\x83\xfb" + number(_ENOENT, 1)

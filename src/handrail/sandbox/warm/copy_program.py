@@ -51,7 +51,8 @@ The *maker* makes the copy, covers missing names when the command comes, and is 
     exit(0);
 
 The *first* process is that of the new PID namespace (``copy_inside.py``), and the last is the stub
-(``keeper/waiting_stub.py``), which becomes the command.  All of them are this one program.  Each exits with the errno of what fails.
+(``keeper/waiting_stub.py``), which becomes the command.  All of them are this one
+program.  Each exits with the errno of what fails.
 READY is a socket with one byte: closed when that was read, and reset when it was not, so the server
 sees which of the two happened.  The byte is read before the command begins: one that may have begun
 is never started a second time.
@@ -59,6 +60,7 @@ is never started a second time.
 
 from __future__ import annotations
 
+from handrail.keeper import waiting_stub
 from handrail.keeper.elf_x86_64 import (
     EBX,
     OR_LEAVE,
@@ -73,7 +75,6 @@ from handrail.keeper.elf_x86_64 import (
     number,
     store,
 )
-from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp.spawn import ITS_LINE
 from handrail.keeper.seccomp.stub import announcing
 from handrail.keeper.waiting_stub import IDENTITY, LONGEST
