@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from handrail.fleet import Fleet, FleetUnknown, QuotaExceeded
+from handrail.fleet.ray_engine import _answer
 from tests.fleet.ray_world import World, until
 
 PLAIN: dict[str, Any] = {"cpus": 1, "memory": "1MiB", "sandbox": "off"}
@@ -42,6 +45,33 @@ async def quotas_over_drivers(world: World) -> None:
         async with await Fleet.attach(name, world.where, tenant="large") as other:
             await asyncio.gather(*(other.workspace(**PLAIN) for _ in range(6)))
         await one.down()
+
+
+async def a_call_that_was_left_says_nothing(world: World) -> None:
+    """A driver that is closed leaves calls of its registrar, which fail when the fleet ends."""
+    said: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: said.append(context))
+    try:
+        signal = ray.remote(Signal).remote()
+        ref = signal.wait.remote()
+        with pytest.raises(TimeoutError):
+            await _answer(ref, 0.1)
+        ray.kill(signal)
+        with pytest.raises(ray.exceptions.ActorDiedError):
+            await ref
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [one for one in said if "Signal" in str(one.get("exception"))] == []
+    finally:
+        loop.set_exception_handler(None)
+
+
+class Signal:
+    """An actor that never answers."""
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
 
 
 async def the_end_of_a_fleet_in_use(world: World) -> None:

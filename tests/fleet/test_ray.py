@@ -37,6 +37,7 @@ OWN = [
     "nothing_is_left_of_a_fleet",
     "quotas_over_drivers",
     "the_end_of_a_fleet_in_use",
+    "a_call_that_was_left_says_nothing",
     "a_machine_with_another_version",
 ]
 

@@ -54,7 +54,6 @@ _TOKEN_SECONDS = 3600.0
 _RETRY_SECONDS = 0.3
 #: How long a cluster may take to accept a connection.
 _REACH_SECONDS = 10.0
-_NEVER = "nothing"
 
 #: Drivers of this process that use the connection to Ray that one of them has made.
 _users = 0
@@ -494,5 +493,7 @@ def _counts(amounts: Amounts) -> dict[str, float]:
 
 async def _answer(ref: Any, seconds: float = _CALL_SECONDS) -> Any:
     """The result of a call; raises TimeoutError.  A cancellation leaves the call alone."""
+    answer = asyncio.wrap_future(ref.future())
+    answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # if it is left
     async with asyncio.timeout(seconds):
-        return await asyncio.shield(asyncio.wrap_future(ref.future()))
+        return await asyncio.shield(answer)
