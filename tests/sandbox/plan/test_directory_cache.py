@@ -136,6 +136,45 @@ def test_a_repository_in_a_directory_that_came_later(planner: Planner, ws: Path)
     assert os.fsencode(ws / "many3/new/inner/.git") in planner.plan(wanted).rules
 
 
+@pytest.fixture
+def small(ws: Path) -> Path:
+    """A workspace of a few directories."""
+    for place in ws.glob("many*"):
+        place.rmdir()
+    return ws
+
+
+def looked_at_often(planner: Planner, wanted: Profile) -> Plan:
+    plan = planner.plan(wanted)
+    for _ in range(directory_cache.OFTEN + 3):
+        assert planner.plan(wanted) is plan
+    return plan
+
+
+def test_a_few_directories_are_watched_when_they_are_looked_at_often(
+    planner: Planner, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = profile(small)
+    plan = looked_at_often(planner, wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "read", None)  # a call would fail
+        (small / "sub/other/file.txt").touch()
+        assert planner.plan(wanted) is plan
+    (small / "sub/other/.git").mkdir()
+    assert os.fsencode(small / "sub/other/.git") in planner.plan(wanted).rules
+
+
+def test_a_few_directories_are_walked_when_queues_are_scarce(
+    planner: Planner, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_watch, "MOST_SMALL", directory_watch.queues())
+    before = directory_watch.queues()
+    looked_at_often(planner, profile(small))
+    assert directory_watch.queues() == before
+    (small / "sub/other/.git").mkdir()
+    assert os.fsencode(small / "sub/other/.git") in planner.plan(profile(small)).rules
+
+
 def test_other_files_are_not_examined(
     planner: Planner, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +260,7 @@ def refuse() -> int:
 
 def test_nothing_is_left_open(ws: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    used = directory_watch._in_use
+    used, queues = directory_watch._in_use, directory_watch.queues()
     registry = PlaceholderRegistry()
     planner = Planner(registry)
     watched(planner, profile(ws))
@@ -229,6 +268,7 @@ def test_nothing_is_left_open(ws: Path) -> None:
     planner.close()
     registry.close()
     assert directory_watch._in_use == used
+    assert directory_watch.queues() == queues
     assert len(os.listdir("/proc/self/fd")) == before
 
 

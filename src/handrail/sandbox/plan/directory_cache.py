@@ -1,8 +1,9 @@
 """What is in each directory of a tree, as far as plans depend on it.
 
 The first look reads all directories.  The second one stats each, reads those that have changed and
-watches them; from then on nothing is examined but what the kernel has reported.  Where a tree
-cannot be watched (``directory_watch``), each look stats every directory.  It compares ctime, which
+watches them; from then on nothing is examined but what the kernel has reported.  A few directories
+are watched when they were looked at often.  Where a tree cannot be watched (``directory_watch``),
+each look stats every directory.  It compares ctime, which
 cannot be set back; a command could forge mtime.  A directory that changed about when it was read is
 read again, for its clock may not have ticked since.
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Bytes of events: about a thousand.
 MUCH = 1 << 15
+#: After so many looks a few directories are watched, too: each look after a change reads them.
+OFTEN = 32
 #: So many changes are remembered for searches of the tree.
 _MOST_LOGGED = 1024
 #: No two trees ever have the same one.
@@ -61,6 +64,8 @@ class DirectoryCache:
         self._reader = Reader(root, concerns, only_of)
         self._entries: dict[bytes, Directory] = {}
         self._look = 0
+        #: How many looks there were.
+        self._looks = 0
         self._lock = _thread.allocate_lock()
         self._watch: DirectoryWatch | None = None
         #: What it raises when it knows no more.
@@ -96,9 +101,17 @@ class DirectoryCache:
             self._check_root(mount_table)
             if self._watch is not None:
                 self._take()
-            elif mount_table and len(self._entries) > FEW and not self._unwatchable:
-                self._begin(mount_table)
+            elif mount_table and not self._unwatchable:
+                many = len(self._entries) > FEW
+                if many or self._looks > OFTEN:
+                    self._begin(mount_table, many=many)
             self._look = look
+            self._looks += 1
+
+    @property
+    def sees_names(self) -> bool:
+        """Whether new names in the root are noticed by the watch."""
+        return self._watch is not None and self._watch.sees(self.root)
 
     def sees(self, path: bytes) -> bool:
         """Whether a change of what is at a path is noticed by the watch."""
@@ -147,7 +160,9 @@ class DirectoryCache:
         look = self._look
         status = os.stat(path, follow_symlinks=False)
         if entry is None or not entry.is_current(status):
-            entry = self._reader.read(path, status, many=len(self._entries) > FEW)
+            # One that changed since it was read is likely to change again.
+            many = entry is not None or len(self._entries) > FEW
+            entry = self._reader.read(path, status, many=many)
         entry.look, entry.watch = look, None
         self._entries[path] = entry
         return entry
@@ -220,9 +235,11 @@ class DirectoryCache:
         self._unwatchable = True
         self.close()
 
-    def _begin(self, mount_table: bytes) -> None:
+    def _begin(self, mount_table: bytes, *, many: bool) -> None:
         from handrail.sandbox.plan import directory_watch  # not for the first command
 
+        if not many and directory_watch.queues() >= directory_watch.MOST_SMALL:
+            return
         self._devices = devices(mount_table, directory_watch.LOCAL)
         if self._root is None or self._root[0] not in self._devices:
             return

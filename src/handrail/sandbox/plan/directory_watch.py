@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LOCAL = frozenset(b"ext2 ext3 ext4 xfs btrfs f2fs tmpfs ramfs overlay".split())
 #: The share of the user's watches that all queues of this process may have.
 _SHARE = 4
+#: While there are so many queues, none is made for a few directories: a user may have 128.
+MOST_SMALL = 8
 _LIMIT = "/proc/sys/fs/inotify/max_user_watches"
 _IN_DONT_FOLLOW = 0x02000000
 _MASK = (
@@ -28,8 +30,18 @@ _MASK = (
 )  # fmt: skip
 _BROKEN = syscalls.IN_Q_OVERFLOW | syscalls.IN_UNMOUNT
 _AT_ONCE = 1 << 18
+#: The first read, for what a few changes report: memory for the other is mapped and unmapped.
+_FEW_AT_ONCE = 1 << 12
+#: The most that one event takes, with its name.
+_LONGEST = 16 + 256
 
 _in_use = 0
+_queues = 0
+
+
+def queues() -> int:
+    """How many queues this process has."""
+    return _queues
 
 
 class Lost(Exception):
@@ -40,9 +52,11 @@ class DirectoryWatch:
     """The watches of one tree; raises OSError where there is no inotify."""
 
     def __init__(self) -> None:
+        global _queues
         self._process = os.getpid()
         self._most = _most()
         self._queue = syscalls.inotify_init()
+        _queues += 1
         self._paths: dict[int, bytes] = {}
         #: By path; -1 for a directory that cannot be read, or need not be: its own changes are
         #: reported by the directory above it.
@@ -102,9 +116,10 @@ class DirectoryWatch:
         """
         if self._process != os.getpid():
             raise Lost  # a forked process would take the events of the other
+        size = _FEW_AT_ONCE
         while True:
             try:
-                data = os.read(self._queue, _AT_ONCE)
+                data = os.read(self._queue, size)
             except BlockingIOError:
                 return
             except OSError:
@@ -119,6 +134,9 @@ class DirectoryWatch:
                     self._forget(watch)
                     self._watches.pop(path, None)
                 yield path, name, bool(mask & syscalls.IN_ISDIR)
+            if len(data) + _LONGEST <= size:
+                return  # another would have been read, too
+            size = _AT_ONCE
 
     def pending(self) -> int:
         """How many bytes of events wait."""
@@ -133,10 +151,11 @@ class DirectoryWatch:
 
     def close(self) -> None:
         """End all watches."""
-        global _in_use  # the limit is the user's
+        global _in_use, _queues  # the limits are the user's
         if self._queue >= 0:
             os.close(self._queue)
             self._queue = -1
+            _queues -= 1
             _in_use -= len(self._paths)
             self._paths.clear()
             self._watches.clear()

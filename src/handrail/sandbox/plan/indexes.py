@@ -58,8 +58,8 @@ class Indexes:
         #: The last patterns of a profile, by where they begin.
         self._starts: tuple[tuple[Glob, ...], dict[bytes, tuple[str, ...]]] = ((), {})
         self._looks = itertools.count(1)
-        #: The number of the last look, and the mount table then.
-        self._look: tuple[int, bytes] | None = None
+        #: The number of the last look, and the mount table when it began.
+        self._look = 0, b""
         self.mounts = MountTable()
 
     def look(self) -> bytes:
@@ -95,8 +95,7 @@ class Indexes:
                 if old is not None:
                     old.directories.close()
             found = self._trees[key] = Tree(key, self._registry)
-        look, table = self._look or (0, b"")
-        found.directories.refresh(look, table)
+        found.directories.refresh(*self._look)
         return found
 
     def _patterns(self, profile: Profile) -> dict[bytes, tuple[str, ...]]:

@@ -151,7 +151,10 @@ class Plan:
         return rest
 
     def _are_true(self, facts: Facts) -> bool:
-        return all(self.is_fact(path, follow, fact) for (path, follow), fact in facts.items())
+        for (path, follow), fact in facts.items():
+            if look(path, follow) != fact and not self.is_fact(path, follow, fact):
+                return False
+        return True
 
     def is_fact(self, path: bytes, follow: bool, fact: Fact) -> bool:
         """Whether a path looks so; what a sandbox has put there to cover it counts as missing."""
@@ -198,7 +201,7 @@ class Plan:
 
 def _revisions(trees: list[DirectoryCache]) -> tuple[int, ...]:
     """Of each tree; 0 for one that is not watched."""
-    return tuple(tree.revision if tree.sees(tree.root + b"/.git") else 0 for tree in trees)
+    return tuple([tree.revision if tree.sees_names else 0 for tree in trees])
 
 
 def _identity(fd: int) -> tuple[int, int]:
