@@ -274,6 +274,25 @@ def test_a_name_taken_meanwhile_is_replaced(tmp_path: Path, stage: str) -> None:
     assert names(tmp_path) == ["f"]
 
 
+def test_a_link_replaced_by_a_file_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, other = tmp_path / "place", tmp_path / "other"
+    place.symlink_to(other)
+    read = os.readlink
+
+    def replaced(name: bytes, *, dir_fd: int | None = None) -> bytes:
+        if name == b"place" and place.is_symlink():
+            place.unlink()
+            place.write_text("old")
+        return read(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "readlink", replaced)
+    write_file(str(place), b"new")
+    assert place.read_text() == "new"
+    assert not other.exists()
+
+
 def test_one_refused_link_is_enough_to_know(tmp_path: Path, stage: str) -> None:
     for name in "ab":
         write_file(str(tmp_path / name), b"new")

@@ -84,10 +84,11 @@ class Replacement:
         self._temporary: bytes | None = None
         self._in_place = False
         self._bits = 0
-        self._directory, self._name = _final_entry(raw, follow, dir_fd)
+        self._directory, self._name, status = _final_entry(raw, follow, dir_fd)
         try:
             names.check(self._directory, self._name)
-            self._open_target(raw, follow)
+            if status is not None:
+                self._open_target(status, raw, follow)
             self._open_stage(mode)
         except BaseException:
             self.discard()
@@ -139,11 +140,7 @@ class Replacement:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _open_target(self, raw: bytes, follow: bool) -> None:
-        try:
-            status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return
+    def _open_target(self, status: os.stat_result, raw: bytes, follow: bool) -> None:
         # Checked before it is opened: opening a watchdog device already starts it.
         _refuse_special(status, raw, follow)
         self._target = self._open_for_writing()
@@ -285,15 +282,22 @@ class Replacement:
             os.close(fd)
 
 
-def _final_entry(raw: bytes, follow: bool, dir_fd: int | None) -> tuple[int, bytes]:
-    """Directory and name of what ``raw`` leads to; it need not exist."""
+def _final_entry(
+    raw: bytes, follow: bool, dir_fd: int | None
+) -> tuple[int, bytes, os.stat_result | None]:
+    """Directory and name of what ``raw`` leads to, and its status; None: it does not exist."""
     here, name = open_parent(raw, follow=follow, dir_fd=dir_fd)
     for _ in range(_MAX_LINKS):
         try:
+            status = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if not stat.S_ISLNK(status.st_mode):
+                return here, name, status
             link = os.readlink(name, dir_fd=here)
+        except FileNotFoundError:
+            return here, name, None
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                return here, name
+            if error.errno == errno.EINVAL:
+                continue  # another file has taken the place of the link
             os.close(here)
             raise
         try:
