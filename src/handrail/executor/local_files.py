@@ -222,6 +222,8 @@ class LocalSandboxedFiles(Files):
 
     async def _do(self, op: str, path: str, *arguments: Any, writes: bool = False) -> Any:
         helper = await self.helper(path, writes=writes)
+        if writes:  # takes longer than polling does
+            return (await helper.call(op, path, *arguments)).result()
         self._polling.answer_is_near()
         reply = await helper.call(op, path, *arguments)
         self._polling.answered()
@@ -252,9 +254,7 @@ class LocalSandboxedFiles(Files):
 
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
         helper = await self.helper(path, writes=True)
-        self._polling.answer_is_near()
         await content.write(helper, path, data, progress=progress)
-        self._polling.answered()
 
     async def list(self, path: str) -> list[FileEntry]:
         rows = await self._do("readDirectory", path)
