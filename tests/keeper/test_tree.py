@@ -122,6 +122,21 @@ def test_kill_after_the_leaders_exit_ends_those_it_left(server: Peer) -> None:
     assert bearing(token) == set()
 
 
+def test_an_exit_tells_that_nothing_was_left(server: Peer) -> None:
+    assert server.exit(server.spawn(["/bin/true"])).alone
+    daemon = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & exit 0"
+    some = [server.spawn(["/bin/sh", "-c", daemon if one % 2 else "exit 0"]) for one in range(20)]
+    exits = [server.exit(child) for child in some]
+    left = server.orphans()
+    assert left == {child.name: 1 for child in some[1::2]}
+    assert not any(told.alone for told in exits if told.child in left)
+    assert not server.exit(server.spawn(["/bin/true"])).alone  # it could be one of its own
+    for child in some:
+        server.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
+    assert server.orphans() == {}
+    assert server.exit(server.spawn(["/bin/true"])).alone
+
+
 def test_another_family_is_left_alone(server: Peer) -> None:
     one, first, _ = _family(server, "leave")
     two, second, _ = _family(server, "stay")

@@ -13,7 +13,8 @@ import pytest
 from handrail.errors import KeeperLost, ProcessExists, SandboxUnavailable, SpawnFailed
 from handrail.process.child import Child
 from handrail.process.spec import ProcessSpec
-from handrail.process.table import ProcessTable, StartCancelled, Starting
+from handrail.process.starting import StartCancelled, Starting
+from handrail.process.table import ProcessTable
 from tests.process.workshop import Recorder, Workshop, sh, spec
 from tests.support.eventually import LIMIT
 from tests.support.processes import alive, children, descriptors, exists, zombies
@@ -245,6 +246,40 @@ async def test_end_all_ends_trees_and_frees_everything(shop: Workshop) -> None:
     assert await shop.keeper_fds() == keeper
     assert descriptors() == before
     assert table._timer is None
+
+
+async def test_what_has_closed_and_left_nothing_is_forgotten_without_a_question(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, keeper = descriptors(), await shop.keeper_fds()
+    table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
+    running = await table.start("p", sh("read x", pipe_stdin=True), _nobody)
+    assert not table.end_at_once()
+    assert table.get("p") is running
+    running.stdin.close()
+    await shop.finished(running)
+    starting = table.start("q", sh("exit 0"), _nobody)
+    assert not table.end_at_once()
+    child = await starting
+
+    async def asked() -> dict[int, int]:
+        raise AssertionError("the keeper was asked")
+
+    monkeypatch.setattr(shop.launcher, "orphans", asked)
+    await shop.finished(child)
+    assert table.end_at_once()
+    assert len(table) == 0
+    await table.start("p", sh("exit 0"), _nobody)
+    await shop.until(lambda: not len(table) and not table._forgetting, "its time is over")
+    assert shop.launcher.over == set()
+    monkeypatch.undo()
+    daemon = await table.start("d", sh("setsid sleep 600 </dev/null >&0 2>&0 &"), _nobody)
+    await shop.finished(daemon)
+    assert not table.end_at_once()
+    await table.end_all()
+    await shop.until(lambda: not children(shop.keeper), "its daemon is gone")
+    assert await shop.keeper_fds() == keeper
+    assert descriptors() == before
 
 
 async def test_end_all_with_grace(shop: Workshop) -> None:

@@ -44,7 +44,8 @@ from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import start_keeper
 from handrail.process.recovery import release, tag_kill
 from handrail.process.spec import ProcessSpec
-from handrail.process.table import ProcessTable, StartCancelled, Starting
+from handrail.process.starting import StartCancelled, Starting
+from handrail.process.table import ProcessTable
 
 if TYPE_CHECKING:
     from handrail.executor.local_network import LocalNetwork

@@ -373,6 +373,7 @@ class Children:
         apart = bool(self.by_pidfd) and not self.unseen and self.reap_orphans()
         self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
         # After the orphans that have ended with them, so that these are counted.
+        ended: list[tuple[Entry, int]] = []
         for fd in pidfds:
             entry = self.by_pidfd.get(fd)
             if entry is None:
@@ -385,16 +386,23 @@ class Children:
             del self.by_pid[pid]
             entry.ended = time.monotonic_ns() // 1_000_000
             entry.count(used)
-            self.finish(entry, status)
+            ended.append((entry, status))
+        self.finish_all(ended)
 
-    def reap_orphans(self) -> bool:
-        """Take the status of orphans that have ended, by their list; False: ask the kernel."""
+    def listed(self) -> bytes | None:
+        """The list of orphans; None: it cannot be read."""
         if self.listing < 0:
             try:
                 self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
             except OSError:  # a kernel without it, or no descriptor free
-                return False
-        listed = os.pread(self.listing, _LISTING, 0)
+                return None
+        return os.pread(self.listing, _LISTING, 0)
+
+    def reap_orphans(self) -> bool:
+        """Take the status of orphans that have ended, by their list; False: ask the kernel."""
+        listed = self.listed()
+        if listed is None:
+            return False
         orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
         if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
             return False
@@ -422,8 +430,7 @@ class Children:
                 _, status, used = os.wait4(found.si_pid, 0)
                 entry.count(used)
                 ended.append((entry, status))
-        for entry, status in ended:
-            self.finish(entry, status)
+        self.finish_all(ended)
 
     def reap_orphan(self, pid: int) -> None:
         """Take the status of an orphan that has ended, and count its usage for its tree."""
@@ -433,7 +440,18 @@ class Children:
         if entry is not None:
             entry.count(used)
 
-    def finish(self, entry: Entry, status: int) -> None:
+    def finish_all(self, ended: list[tuple[Entry, int]]) -> None:
+        """Record the ends of children, whose status was taken.
+
+        What a process leaves behind is an orphan before its own status can be taken.  So while
+        the list is empty, which the kernel tells exactly, these have left nothing.
+        """
+        if ended:
+            alone = self.near and self.listed() == b""
+            for entry, status in ended:
+                self.finish(entry, status, alone=alone)
+
+    def finish(self, entry: Entry, status: int, *, alone: bool) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
         entry.close_line()
         known = self.entries.get(entry.child) is entry
@@ -452,7 +470,8 @@ class Children:
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:
             user, system, rss = entry.usage
-            exited = messages.Exited(entry.child, entry.status, user or 0, system or 0, rss or 0)
+            used = user or 0, system or 0, rss or 0
+            exited = messages.Exited(entry.child, entry.status, *used, alone)
             self.say(self.lease.holder, messages.EXITED, 0, exited.pack())
         self.unwatch(entry)  # after the news, which a client is waiting for
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import select
 import signal
@@ -242,6 +243,10 @@ class Keeper:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.children.limits.set_own(self.children.mark)
         hardening.become_private()
+        # A child leaves no garbage that only cycles hold, and each start would be looked through.
+        gc.freeze()
+        gc.set_threshold(20_000, 50, 50)
+        self.children.listed()  # opened while descriptors are free
         self.children.reap_any()
         due = self.next_due()
         while self.running:

@@ -143,6 +143,8 @@ class Exited(Fields):
     user_ms: int
     system_ms: int
     max_rss: int
+    #: It has left no descendant, and never will; else that has to be asked for.
+    alone: bool = False
 
 
 class Signal(Fields):

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, KeeperLost, ProcessExists
+from handrail.errors import KeeperLost, ProcessExists
 from handrail.keeper import malloc_trim, messages
 from handrail.process import sandbox_start
 from handrail.process.child import Child, Sink
@@ -25,6 +24,7 @@ from handrail.process.output.output_log import RetainedBytes
 from handrail.process.recovery import release, start_note
 from handrail.process.spawning import abandon, settle, spawn
 from handrail.process.spec import ProcessSpec
+from handrail.process.starting import StartCancelled, Starting
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
@@ -35,20 +35,6 @@ class Observer(Protocol):
 
     def started(self, child: Child) -> None: ...
     def exited(self, child: Child) -> None: ...
-
-
-class StartCancelled(HandrailError):
-    """The process was terminated before it had started."""
-
-
-class Starting:
-    """An id whose process is being started."""
-
-    __slots__ = ("at", "cancelled")
-
-    def __init__(self) -> None:
-        self.at = (time.time(), time.monotonic())
-        self.cancelled = False
 
 
 class ProcessTable:
@@ -373,9 +359,7 @@ class ProcessTable:
         if self._kept is None:
             return
         count, size = self._kept
-        held = (
-            self.retained
-        )  # also of running processes; enough to decide, if it is below the bound
+        held = self.retained  # of running ones too; enough to decide, if it is below the bound
         if held > size:
             held = sum(child.output.log.retained for child in self._closed)
         over = []
@@ -428,6 +412,10 @@ class ProcessTable:
             self._forget_soon(over)
 
     def _forget_soon(self, over: list[Child]) -> None:
+        if all(child.number in self._launcher.over for child in over):
+            for child in over:
+                child.discard()
+            return
         task = self._loop.create_task(self._forget(over))
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
@@ -464,10 +452,7 @@ class ProcessTable:
         for entry in self._entries.values():
             if isinstance(entry, Starting):
                 entry.cancelled = True
-        for child in children:
-            self._remove(child)
-            child.sink = None
-            child.output.resume()
+        self._take_out(children)
         try:
             left = set(await self._launcher.orphans())
             # One that has closed, without descendants, needs no signal.
@@ -483,11 +468,31 @@ class ProcessTable:
             if self._launcher.link.bereft or self._launcher.mark != keeper:
                 release.kill(*children, *self._haunted.values())
             self._haunted = {}
-            for child in children:
-                child.discard()
-            self._closed.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._discard(children)
             if len(children) >= malloc_trim.MANY:
                 self._loop.call_later(malloc_trim.SETTLE_SECONDS, malloc_trim.collect)
+
+    def end_at_once(self) -> bool:
+        """Forget all processes, if each has closed and left none; False: ``end_all`` is needed."""
+        children, over = list(self), self._launcher.over
+        if self._starts or self._forgetting or self._haunted or len(children) < len(self._entries):
+            return False
+        if not all(child.closed and child.number in over for child in children):
+            return False
+        self._take_out(children)
+        self._discard(children)
+        return True
+
+    def _take_out(self, children: list[Child]) -> None:
+        for child in children:
+            self._remove(child)
+            child.sink = None
+            child.output.resume()
+
+    def _discard(self, children: list[Child]) -> None:
+        for child in children:
+            child.discard()
+        self._closed.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

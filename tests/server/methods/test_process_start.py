@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from handrail.process.child import Child
-from handrail.process.table import Starting
+from handrail.process.starting import Starting
 from handrail.transport.memory import MemoryTransport
 from tests.support.clients import MemoryClient, Refused, chunks_of
 from tests.support.eventually import spin

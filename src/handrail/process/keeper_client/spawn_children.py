@@ -23,6 +23,7 @@ from handrail.process import fd_reserve, find_program
 from handrail.process.exit_status import Usage
 from handrail.process.keeper_client import start_fields
 from handrail.process.keeper_client.link import KeeperLink
+from handrail.process.keeper_client.orphan_look import OrphanLook
 from handrail.process.keeper_client.start_keeper import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
 from handrail.process.output.read_scheduler import ReadScheduler
@@ -91,13 +92,14 @@ class Launcher:
         self._using: dict[int, asyncio.Future[messages.Message]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._renoted: set[int] = set()
-        self._looking = asyncio.Lock()
-        self._next_look: asyncio.Task[dict[int, int]] | None = None
+        self._look = OrphanLook(self.link, loop)
         self.keeper_pid = handle.pid
         self._secret = handle.secret
         self.mark = 0  # everything the keeper starts has one from here on
         #: Of the families of children that are not forgotten, by child.
         self.marks: dict[int, int] = {}
+        #: Children that have ended and left no descendant, until they are forgotten.
+        self.over: set[int] = set()
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         self.asked_at = 0.0  # when the keeper was last asked for a child, by the loop's clock
@@ -335,27 +337,8 @@ class Launcher:
         self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
 
     async def orphans(self) -> dict[int, int]:
-        """How many descendants have outlived their parents, by child.
-
-        One question is open at a time; callers that come meanwhile share the next.
-        """
-        if self._next_look is None:
-            self._next_look = self._loop.create_task(self._look_for_orphans())
-            self._next_look.add_done_callback(_seen)
-        return await asyncio.shield(self._next_look)
-
-    async def _look_for_orphans(self) -> dict[int, int]:
-        async with self._looking:
-            self._next_look = None  # later callers must not get an answer from before they asked
-            while True:
-                try:
-                    answer = await self.link.ask_of_children(messages.ORPHANS, [])
-                    break
-                except KeeperLost:
-                    if not self.link.bereft:
-                        raise  # else the next one is asked
-        counts = messages.Orphans.unpack(answer.fields).counts
-        return {int(child): count for child, count in counts.items()}
+        """How many descendants have outlived their parents, by child."""
+        return await self._look.orphans()
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server.
@@ -380,6 +363,7 @@ class Launcher:
         self._watchers.pop(child, None)
         self._early.pop(child, None)
         self.marks.pop(child, None)
+        self.over.discard(child)
         self._begun.pop(child, None)
         if child in self._renoted:
             self._renoted.discard(child)
@@ -451,6 +435,8 @@ class Launcher:
     def _exited(self, exited: messages.Exited) -> None:
         child = int(exited.child)
         known = (exited.status, exited.user_ms, exited.system_ms, exited.max_rss)
+        if exited.alone and child in self.marks:
+            self.over.add(child)
         callback = self._watchers.pop(child, None)
         if callback is not None:
             callback(*known)

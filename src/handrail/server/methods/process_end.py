@@ -10,7 +10,7 @@ from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.running_usage import usage_now
 from handrail.process.signals import signal_number
-from handrail.process.table import Starting
+from handrail.process.starting import Starting
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.environment import NOTHING, Nothing

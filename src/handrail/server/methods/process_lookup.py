@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from handrail.errors import RpcError
 from handrail.process.child import Child
-from handrail.process.table import Starting
+from handrail.process.starting import Starting
 from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.struct_base import U64_MAX
 

@@ -20,7 +20,7 @@ from handrail.process.spec import (
     OnLag,
     ProcessSpec,
 )
-from handrail.process.table import StartCancelled
+from handrail.process.starting import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.process import LimitsParams, StartParams, StartResult

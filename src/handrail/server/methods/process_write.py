@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.errors import RpcError, StdinClosed
 from handrail.process.child import Child
-from handrail.process.table import Starting
+from handrail.process.starting import Starting
 from handrail.protocol import codec
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.environment import NOTHING, Nothing
