@@ -310,6 +310,16 @@ class Sessions:
             session.timer.cancel()
             session.timer = None
 
+    def leave_at_once(self, session: Session, *, shared: bool) -> bool:
+        """Version of ``leave_workspace`` for a session with nothing to end; False: it has."""
+        if not shared or session.holder is None or session.temporary is not None:
+            return False
+        if not session.table.end_at_once():
+            return False
+        session.close_loopbacks()
+        self.last_no_more(session)
+        return True
+
     async def leave_workspace(self, session: Session, *, shared: bool) -> None:
         """End every process of a session; with ``shared`` an attached session itself goes on."""
         if not shared or session.holder is None:

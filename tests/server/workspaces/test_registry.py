@@ -77,6 +77,22 @@ async def test_a_shared_session_goes_on_to_the_next_workspace(tmp_path: Path) ->
             assert stored(tmp_path / "d") == set()
 
 
+async def test_a_daemon_ends_with_the_workspace_that_the_next_one_releases(tmp_path: Path) -> None:
+    with server_process(tmp_path / "s", *options(tmp_path / "d")) as server:
+        async with dialled(server.url) as line:
+            daemon = "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
+            last, pid = None, 0
+            for script in ("echo 0", daemon, "echo 0", daemon, daemon, "echo 0"):
+                made = await create(line, enter=True, shared=True, releases=last)
+                assert not pid or not alive(pid)
+                assert set(await listed(line)) == {made["id"]}
+                last, pid = made["id"], int(await ran(line, "p", made, script))
+                assert not pid or alive(pid)
+            await line.call("workspace/release", {"workspaceId": last, "owner": "o"})
+            assert await listed(line) == {}
+            assert stored(tmp_path / "d") == set()
+
+
 async def test_the_last_place_is_given_once(tmp_path: Path) -> None:
     share = "cpus=2,memory=1GiB,workspaces=3"
     with server_process(tmp_path / "s", *options(tmp_path / "d", share=share)) as server:

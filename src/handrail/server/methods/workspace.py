@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -33,10 +33,10 @@ from handrail.protocol.workspace import (
     WorkspaceParams,
     WorkspaceResult,
 )
+from handrail.server.workspaces.record import Record
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
-    from handrail.server.workspaces.record import Record
     from handrail.server.workspaces.registry import Workspaces
 
 #: The most labels of a workspace, and the most characters of a name and a value.
@@ -60,12 +60,34 @@ def hold(conn: Connection, params: HoldParams) -> HoldResult:
     return HoldResult(incarnation=workspaces.incarnation)
 
 
-async def create(conn: Connection, params: CreateParams) -> WorkspaceResult:
-    from handrail.server.workspaces.record import Record
-
+def create(
+    conn: Connection, params: CreateParams
+) -> WorkspaceResult | Coroutine[Any, Any, WorkspaceResult]:
     workspaces = _workspaces(conn)
-    if params.releases is not None:
-        await workspaces.release(conn, params.releases, params.owner)
+    old, owner = params.releases, params.owner
+    if old is not None and not workspaces.release_at_once(conn, old, owner):
+        return _release_and_create(conn, workspaces, old, params)
+    made = _create(conn, workspaces, params)
+    if isinstance(made, Record):
+        return _result(workspaces, made)
+    return _brought(workspaces, made)
+
+
+async def _release_and_create(
+    conn: Connection, workspaces: Workspaces, old: str, params: CreateParams
+) -> WorkspaceResult:
+    await workspaces.release(conn, old, params.owner)
+    made = _create(conn, workspaces, params)
+    return _result(workspaces, made if isinstance(made, Record) else await made)
+
+
+async def _brought(workspaces: Workspaces, making: Coroutine[Any, Any, Record]) -> WorkspaceResult:
+    return _result(workspaces, await making)
+
+
+def _create(
+    conn: Connection, workspaces: Workspaces, params: CreateParams
+) -> Record | Coroutine[Any, Any, Record]:
     _check_labels(params.labels)
     record = Record(
         id=params.workspace_id,
@@ -79,7 +101,7 @@ async def create(conn: Connection, params: CreateParams) -> WorkspaceResult:
         memory_bytes=params.memory_bytes,
         shared=params.shared,
     )
-    return _result(workspaces, await workspaces.create(conn, record, enter=params.enter))
+    return workspaces.create(conn, record, enter=params.enter)
 
 
 def _tenant(conn: Connection, asked: str) -> str:
@@ -129,8 +151,15 @@ async def adopt(conn: Connection, params: WorkspaceParams) -> AdoptResult:
     )
 
 
-async def release(conn: Connection, params: WorkspaceParams) -> Nothing:
-    await _workspaces(conn).release(conn, params.workspace_id, params.owner)
+def release(conn: Connection, params: WorkspaceParams) -> Nothing | Coroutine[Any, Any, Nothing]:
+    workspaces = _workspaces(conn)
+    if workspaces.release_at_once(conn, params.workspace_id, params.owner):
+        return Nothing()
+    return _release(conn, workspaces, params)
+
+
+async def _release(conn: Connection, workspaces: Workspaces, params: WorkspaceParams) -> Nothing:
+    await workspaces.release(conn, params.workspace_id, params.owner)
     return Nothing()
 
 

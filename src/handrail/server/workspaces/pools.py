@@ -132,6 +132,19 @@ class Pools:
         """Remove the mark of a workspace that was taken; blocking.  False: it is not clean."""
         return self._directories.remove("ready", key, name)
 
+    def make_files(
+        self, template: str | None, taken: tuple[str, str] | None, min_free: int
+    ) -> tuple[str, bool]:
+        """Make a directory, or claim a warm one; blocking.  Its name, and whether it is warm."""
+        free = self._templates.make_room()
+        if free < min_free:
+            raise refusals.no_disk(free, min_free)
+        if taken is not None and self.claim(*taken):
+            return taken[1], True
+        if template is None:
+            return self._directories.make(), False
+        return self._directories.make(lambda root: self._templates.fill(template, root)), False
+
     async def resize(
         self, digest: str, size: int, prepare: list[str] | None, tenant: str | None
     ) -> int:

@@ -13,10 +13,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from handrail.errors import RpcError
 from handrail.process.env_policy import BuiltEnvironments
@@ -32,6 +30,7 @@ from handrail.server.workspaces.record import Record
 from handrail.server.workspaces.share import Amounts, Share
 from handrail.server.workspaces.spare_directories import SpareDirectories
 from handrail.server.workspaces.spare_networks import SpareNetworks
+from handrail.server.workspaces.stored_owners import StoredOwners
 from handrail.server.workspaces.stored_records import StoredRecords
 from handrail.server.workspaces.templates import Templates
 from handrail.server.workspaces.tree_copy import Stopped
@@ -74,6 +73,9 @@ class Workspaces:
         self.measures = WorkspaceMetrics(server.measures.registry)
         self.leases = Leases()
         self.incarnation = ""
+        self._stored_owners = StoredOwners(
+            self.directories, self._work, self.leases, self._owners, self._spawn
+        )
         self._stored = StoredRecords(self.directories)
         self._records = self._stored.found
         self._spares = SpareDirectories(self.directories, self._work, self._spawn)
@@ -84,7 +86,6 @@ class Workspaces:
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._owners_dirty = False
         self._closed = False
         for record in self._records.values():
             if record.session is not None:
@@ -108,7 +109,7 @@ class Workspaces:
         self.incarnation = known
         for record in self._records.values():
             self.share.take(record.amounts)
-        self._restore_owners()
+        self._stored_owners.restore()
         ready = self.pools.load()
         names = {record.name for record in self._records.values()} | ready
         for path in self.directories.tidy(names):
@@ -124,15 +125,6 @@ class Workspaces:
         """Whether no recorded session is there: a server that had lost its keeper has started this
         one, and was killed before it gave anything to it."""
         return bool(self._entered) and not any(map(self._server.sessions.get, self._entered))
-
-    def _restore_owners(self) -> None:
-        try:
-            data = self.directories.read("owners") or b"[]"
-            saved = msgspec.json.decode(data, type=list[tuple[Owner, float]])
-        except msgspec.DecodeError:
-            saved = []
-        self.leases.restore(saved, self._owners(), time.monotonic())
-        self._save_owners()
 
     async def _watch_disk(self) -> None:
         """Remove unused templates when others fill the disk: drivers ask no server that is full."""
@@ -160,6 +152,7 @@ class Workspaces:
         self._spares.close()
         self.networks.close()
         self._stored.close()
+        self._stored_owners.close()
         for task in list(self._tasks):
             task.cancel()
         self._work.close()
@@ -173,33 +166,47 @@ class Workspaces:
 
     # --- create ----------------------------------------------------------------------------------
 
-    async def create(self, conn: Connection, record: Record, *, enter: bool) -> Record:
-        """Make a workspace, or find the one of this id and owner; raises RpcError."""
+    def create(
+        self, conn: Connection, record: Record, *, enter: bool
+    ) -> Record | Coroutine[Any, Any, Record]:
+        """Make a workspace, or find the one of this id and owner; raises RpcError.
+
+        Returns it, or what brings it if it is not ready at once.
+        """
         try:
-            return await self._create(conn, record, enter=enter)
+            session = self._free_session(conn, record.id) if enter else None
+            known = self._known_or_begun(record, session)
         except RpcError as error:
             self.measures.refused(error)
             raise
+        return record if known is record and record.name else self._joined(known, session)
 
-    async def _create(self, conn: Connection, record: Record, *, enter: bool) -> Record:
-        session = self._free_session(conn, record.id) if enter else None
+    def _known_or_begun(self, record: Record, session: Session | None) -> Record:
         known = self._records.get(record.id)
-        if known is None:
-            self._admit(record)
-            if session is not None:
-                self._bind(record, session)
-            self._records[record.id] = known = record
-            if not self._make_at_once(record):
-                task = self._server.loop.create_task(self._make(record))
-                self._making[record.id] = task
-                task.add_done_callback(lambda done: self._made(record, done))
-        elif known.owner != record.owner or known.tenant != record.tenant:
-            raise refusals.not_yours(record.id)
-        # Shielded: a client that is lost meanwhile asks again, and finds it.
-        await self._complete(known)
-        if session is not None and known.session != session.id:
-            self._enter(known, session)
-        return known
+        if known is not None:
+            if known.owner != record.owner or known.tenant != record.tenant:
+                raise refusals.not_yours(record.id)
+            return known
+        self._admit(record)
+        if session is not None:
+            self._bind(record, session)
+        self._records[record.id] = record
+        if not self._make_at_once(record):
+            task = self._server.loop.create_task(self._make(record))
+            self._making[record.id] = task
+            task.add_done_callback(lambda done: self._made(record, done))
+        return record
+
+    async def _joined(self, record: Record, session: Session | None) -> Record:
+        try:
+            # Shielded: a client that is lost meanwhile asks again, and finds it.
+            await self._complete(record)
+            if session is not None and record.session != session.id:
+                self._enter(record, session)
+        except RpcError as error:
+            self.measures.refused(error)
+            raise
+        return record
 
     def _admit(self, record: Record) -> None:
         """Take its part of the share; raises RpcError.  No await: this is what makes it atomic."""
@@ -237,7 +244,9 @@ class Workspaces:
         cold = template is not None and taken is None
         run = self._work.long if cold else self._work.quick
         try:
-            record.name, record.warm = await run(self._make_files, template, taken)
+            record.name, record.warm = await run(
+                self.pools.make_files, template, taken, self.min_free
+            )
             try:
                 self._stored.write(record)
             except OSError:
@@ -249,17 +258,6 @@ class Workspaces:
             raise refusals.files_failed(error) from None
         except Stopped:
             raise refusals.stops() from None
-
-    def _make_files(self, template: str | None, taken: tuple[str, str] | None) -> tuple[str, bool]:
-        """Make its directory, or claim a warm one; returns its name, and whether it is warm."""
-        free = self.templates.make_room()
-        if free < self.min_free:
-            raise refusals.no_disk(free, self.min_free)
-        if taken is not None and self.pools.claim(*taken):
-            return taken[1], True
-        if template is None:
-            return self.directories.make(), False
-        return self.directories.make(lambda root: self.templates.fill(template, root)), False
 
     def _made(self, record: Record, task: asyncio.Task[None]) -> None:
         self._making.pop(record.id, None)
@@ -350,6 +348,20 @@ class Workspaces:
 
     # --- the end -------------------------------------------------------------------------------
 
+    def release_at_once(self, conn: Connection, workspace_id: str, owner: str) -> bool:
+        """End a workspace in which nothing has to be ended; False: ``release`` is needed."""
+        if workspace_id not in self._records:
+            return True
+        record = self._of(conn, workspace_id, owner)
+        session = self.session_of(record)
+        if session is None or record.id in self._making or record.id in self._ending:
+            return False
+        if not self._server.sessions.leave_at_once(session, shared=record.shared):
+            return False
+        self.measures.ended("released")
+        self._remove(record)
+        return True
+
     async def release(self, conn: Connection, workspace_id: str, owner: str) -> None:
         """End a workspace with everything in it; one that is gone is released already."""
         if workspace_id not in self._records:
@@ -375,6 +387,9 @@ class Workspaces:
         session = self.session_of(record)
         if session is not None:
             await self._server.sessions.leave_workspace(session, shared=record.shared)
+        self._remove(record)
+
+    def _remove(self, record: Record) -> None:
         # The directory first: a record without one is removed by the next server.
         self._spares.remove(record.name)
         self._forget(record)
@@ -398,11 +413,11 @@ class Workspaces:
         """Let a connection hold all workspaces of an owner."""
         self.leases.hold(Owner(conn.tenant, owner), conn)
         conn.on_end = self._let_go
-        self._save_owners()
+        self._stored_owners.save()
 
     def _let_go(self, conn: Connection) -> None:
         if self.leases.let_go(conn, time.monotonic()) and not self._closed:
-            self._save_owners()
+            self._stored_owners.save()
 
     def _look_at_leases(self) -> None:
         now = time.monotonic()
@@ -416,19 +431,6 @@ class Workspaces:
         self._spares.look()
         self.networks.look()
         self._timer = self._server.loop.call_later(_LEASE_SECONDS, self._look_at_leases)
-
-    def _save_owners(self) -> None:
-        """Write down which owners are without a connection; several changes at once."""
-        if not self._owners_dirty and not self._closed:
-            self._owners_dirty = True
-            self._spawn(self._write_owners())
-
-    async def _write_owners(self) -> None:
-        self._owners_dirty = False
-        owners = self._owners()
-        self.leases.forget(owners)
-        data = msgspec.json.encode(self.leases.saved(owners))
-        await self._work.quick(self.directories.write, data, "owners")
 
     def _owners(self) -> set[Owner]:
         return {record.held_by for record in self._records.values()}

@@ -27,8 +27,8 @@ from handrail.server.workspaces.spares import Spares
 #: The most that are made ahead.
 _MOST = 32
 #: Seconds until used ones are removed, unless so many wait.
-_REMOVAL_SECONDS = 0.1
-_MANY = 64
+_REMOVAL_SECONDS = 1.0
+_MANY = 256
 #: A change that takes so many seconds is a slow one, and how long the loop makes none then.
 _SLOW_SECONDS = 0.05
 _REST_SECONDS = 10.0
