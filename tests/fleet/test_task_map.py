@@ -341,3 +341,40 @@ def _networks_of(pid: int) -> list[str]:
         with suppress(FileNotFoundError):
             found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return [one for one in found if one.startswith("net:")]
+
+
+async def test_the_next_map_uses_the_lines_of_the_last_one(tmp_path: Path) -> None:
+    sessions: set[str | None] = set()
+
+    async def work(space: FleetWorkspace, _: int) -> int | None:
+        sessions.add(space.line.session_id)
+        return (await space.run(["true"])).exit_code
+
+    async with hosts(tmp_path, 1) as servers:
+        async with fleet_of(servers, park_after=0.4) as fleet:
+            (node,) = fleet._parts.nodes.all()
+            how = {"concurrency": 4, **PLAIN}
+
+            async def mapped() -> set[str | None]:
+                sessions.clear()
+                assert all(one.value == 0 for one in await fleet.gather(work, range(20), **how))
+                return set(sessions)
+
+            first = await mapped()
+            assert await mapped() == first
+            assert len(node.kept_lines) == len(first) == 4
+            async with await fleet.workspace(**PLAIN) as space:
+                assert space.line.session_id in first
+                assert len(node.kept_lines) == 3
+            assert await fleet.workspaces() == []
+
+            async def none() -> bool:
+                return not node.kept_lines and not node.lines
+
+            await until(none)
+            second = await mapped()
+            assert not second & first
+            for line in list(node.lines):
+                line.lose(node.unreachable("the test"))
+            assert not await mapped() & second
+        assert not node.lines

@@ -485,7 +485,7 @@ class Fleet(NamesChecked):
     # --- parking --------------------------------------------------------------------------
 
     async def _park(self) -> None:
-        """Give up the connections of idle workspaces, again and again."""
+        """Give up the connections of idle workspaces, and those without one, again and again."""
         after = self._lines.park_after
         loop = asyncio.get_running_loop()
         while True:
@@ -494,3 +494,6 @@ class Fleet(NamesChecked):
                 line = space.line
                 if line.idle and not line.parked and loop.time() - line.used > after:
                     line.park()
+            before = loop.time() - after
+            for node in self._parts.nodes.all():
+                await node.kept_lines.close(before)

@@ -27,6 +27,7 @@ from handrail.executor.client.session import ExecServerClient
 from handrail.fleet.dialing import MOST_DIALS, GatedDialer
 from handrail.fleet.engine import Engine, Member
 from handrail.fleet.errors import NodeLost, NodeUnreachable, VersionMismatch
+from handrail.fleet.kept_lines import KeptLines
 from handrail.fleet.reports import ENDED_NODES, NodeInfo, NodeState
 from handrail.fleet.settings import Amounts, LineSettings
 from handrail.protocol.workspace import ListResult, WorkspaceEntry
@@ -68,6 +69,8 @@ class Node:
         #: What is free, as far as this driver knows.
         self.free = Amounts()
         self.lines: set[DataLine] = set()
+        #: Those of them that are in no workspace.
+        self.kept_lines = KeptLines()
         #: Workspaces of ours that could not be released when they should have been.
         self.unreleased: set[str] = set()
         self.version = ""
@@ -116,7 +119,15 @@ class Node:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self.kept_lines.close()
         await self._drop_control()
+
+    def keep(self, line: DataLine) -> bool:
+        """Keep a line that is in no workspace for the next one; False: it is to be closed."""
+        if self._closed or self.state != "ready" or not self.kept_lines.put(line):
+            return False
+        self.lines.add(line)
+        return True
 
     def _end(self, state: NodeState, why: str) -> None:
         self.state = state

@@ -326,8 +326,9 @@ class Placing:
         sent = False
         try:
             if line is None or line.node is not node or line.failure is not None:
-                own = line = DataLine(node)
-                await own.begin()
+                line = own = node.kept_lines.take() or DataLine(node)
+                if not own.connected:
+                    await own.begin()
             sent = True
             try:
                 raw = await self._create(line, name, wish)

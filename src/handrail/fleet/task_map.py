@@ -313,8 +313,9 @@ class _Lane:
 
 async def _let_go(line: DataLine) -> None:
     await line.settle()
-    line.node.lines.discard(line)
-    await line.close()
+    if not line.node.keep(line):
+        line.node.lines.discard(line)
+        await line.close()
 
 
 def _iterator(tasks: Tasks) -> Any:
