@@ -59,15 +59,16 @@ class AttributesChecked:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            kind = type(self).__name__
             if name.startswith("_"):  # a protocol asks, such as copy or pickle
-                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
-            article = "an" if kind[0] in "AEIOU" else "a"
-            raise unknown_attribute(f"{article} {kind}", name, dir(self))
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise unknown_attribute(_with_article(type(self)), name, dir(self))
 
 
 class NamesChecked(AttributesChecked):
     """The same, and so do unknown arguments of its public methods and of the class itself.
+
+    An attribute that cannot be set raises one too: what a workspace was given as ``sandbox`` or
+    ``env`` does not change when a caller sets an attribute of that name.
 
     What is made by the thousand, and not by its user, has attributes checked alone.
     """
@@ -75,6 +76,11 @@ class NamesChecked(AttributesChecked):
     __slots__ = ()
 
     if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not name.startswith("_"):
+                _check_settable(type(self), name)
+            super().__setattr__(name, value)
 
         def __init_subclass__(cls, **more: Any) -> None:
             super().__init_subclass__(**more)
@@ -87,12 +93,36 @@ class NamesChecked(AttributesChecked):
                     setattr(cls, name, classmethod(arguments_checked(member.__func__)))
 
 
+def _check_settable(kind: type, name: str) -> None:
+    """Refuse what would have no effect; a caller's own subclass may have attributes of its own."""
+    if kind.__module__.partition(".")[0] != __package__:
+        return
+    there = getattr(kind, name, None)
+    if isinstance(there, property) and there.fset is None:
+        raise UnknownAttribute(
+            f"{name!r} of {_with_article(kind)} cannot be set; give it as an argument"
+        )
+    if there is None and name not in kind.__annotations__:
+        raise UnknownAttribute(
+            f"{_with_article(kind)} has no {name!r} to be set; give it as an argument"
+        )
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
 def unknown_attribute(owner: str, name: str, names: Iterable[str]) -> UnknownAttribute:
     """The error for an attribute that its owner does not have, with the nearest public name."""
     public = [one for one in names if not one.startswith("_")]
     meant = next((one for one in _OF_SUBPROCESS.get(name, ()) if one in public), None)
     hint = f"; did you mean {meant!r}?" if meant else _nearest(name, public)
     return UnknownAttribute(f"{owner} has no {name!r}{hint}")
+
+
+def unknown_option(name: str, known: Iterable[str]) -> UsageError:
+    """The error for an argument that a function does not take, with the nearest one it does."""
+    return UsageError(f"there is no option {name!r}{_nearest(name, known)}")
 
 
 def arguments_checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +211,7 @@ def _wrong_arguments(
     ]
     for name in options:
         if name not in known:
-            return UsageError(f"there is no option {name!r}{_nearest(name, known)}")
+            return unknown_option(name, known)
     return UsageError(f"{error}; it takes {', '.join(known) or 'no arguments'}")
 
 
@@ -199,7 +229,7 @@ def call_checked(
         known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
         for name in options:
             if name not in known:
-                raise UsageError(f"there is no option {name!r}{_nearest(name, known)}") from None
+                raise unknown_option(name, known) from None
         raise
 
 

@@ -56,6 +56,28 @@ def test_an_unknown_attribute_is_explained(ws: Workspace) -> None:
     assert copy.copy(process).id == process.id
 
 
+def test_what_cannot_be_set_is_explained(ws: Workspace) -> None:
+    """An attribute that nothing reads would be a setting that has no effect."""
+    anything: Any = ws
+    for name, said in (("sandbox", "has no 'sandbox' to be set"), ("limits", "cannot be set")):
+        with pytest.raises(UsageError, match=said):
+            setattr(anything, name, "read-only")
+
+    class Own(Workspace):
+        def __init__(self) -> None:
+            super().__init__()
+            self.task = 42
+
+    assert Own().task == 42
+
+
+async def test_what_is_not_awaited_yet_says_so(tmp_path: Path) -> None:
+    opening: Any = handrail.AsyncWorkspace(tmp_path).shell()
+    with pytest.raises(UsageError, match="has no 'run' before it is awaited"):
+        opening.run("true")
+    opening.close()
+
+
 def test_kinds_are_texts_as_in_json() -> None:
     """So that a program compares them with what the documentation and ``--json`` say."""
     assert handrail.ExitKind.LIMIT_EXCEEDED == "limitExceeded"
@@ -157,6 +179,18 @@ def test_arguments_that_are_not_taken_are_explained(ws: Workspace) -> None:
             (lambda: any_of.DenyAllApprover(5), "text= takes a str, not int"),
             (lambda: any_of.AllowListApprover(5), "prefixes are a list"),
             (process.press, "no key to press"),
+            (lambda: anything.run("true", chekc=True), "did you mean 'check'"),
+            (lambda: anything.run("true", max_outpt=1), "did you mean 'max_output'"),
+            (lambda: any_of.run("true", inherit="core"), "did you mean 'inherit_env'"),
+            (lambda: anything.run({"true": 1}), "not a dict"),
+            (lambda: anything.run([""]), "the first word is empty"),
+            # What only a command has: a terminal would have no end mark, input would be its script.
+            (lambda: anything.shell(tty=True), "no option 'tty'; there are cwd"),
+            (lambda: anything.shell(input="true"), "no option 'input'"),
+            (lambda: anything.shell(on_output=print), "no option 'on_output'"),
+            (lambda: anything.python(timeout=1), "no option 'timeout'; there are cwd"),
+            (lambda: anything.python(process="1"), "'1' is no running process"),
+            (lambda: anything.forget("1"), "forget takes a process"),
         ]
         for call, said in mistakes:
             with pytest.raises(UsageError, match=said):

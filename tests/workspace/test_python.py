@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,12 @@ def py(ws: Workspace) -> Iterator[PythonSession]:
     # In a pytest ipykernel leaves the output of children alone.
     with ws.python(env={"PYTEST_CURRENT_TEST": None}) as session:
         yield session
+
+
+def test_a_mistaken_bound_is_explained(py: PythonSession) -> None:
+    wrong: Any = "64k"
+    with pytest.raises(UsageError, match="max_output must be bytes"):
+        py.run("1", max_output=wrong)
 
 
 def test_results_state_and_errors(py: PythonSession, tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ class Fleet(NamesChecked):
     an idle workspace gives its connection up.
     """
 
+    owner: str
+    tenant: str
+    name: str
+
     def __init__(
         self,
         where: str | list[str] = "ray:auto",

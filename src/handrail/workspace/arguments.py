@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 from handrail.errors import UsageError
@@ -30,6 +30,10 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
         argv = (SHELL, "-c", command)
     elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
         raise UsageError("a shell command is given as str; bytes may be words of a list")
+    elif isinstance(command, (Mapping, Set)):  # their words are keys, or have no order
+        raise UsageError(
+            f"a command is a str, or a list of str, bytes and paths, not a {type(command).__name__}"
+        )
     else:
         try:
             argv = tuple(os.fspath(word) for word in command)
@@ -38,7 +42,8 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
                 f"a command is a str, or a list of str, bytes and paths ({error})"
             ) from None
         if not argv or not argv[0]:
-            raise UsageError("the list of words is empty; its first word is the program")
+            empty = "first word" if argv else "list of words"
+            raise UsageError(f"the {empty} is empty; the first word is the program")
     for word in argv:
         if (b"\0" if isinstance(word, bytes) else "\0") in word:  # type: ignore[operator]
             raise UsageError(f"the word {word!r} contains NUL, which no program can be given")
@@ -165,10 +170,3 @@ def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
                 f"labels are texts by name, such as {{'task': '42'}}, not {name!r}: {value!r}"
             )
     return found
-
-
-def without_stdin(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a command that reads nothing but ``input``; raises UsageError."""
-    if "stdin" in options:
-        raise UsageError("stdin= is for start; run takes input=, all that the command reads")
-    return {**options, "stdin": False}

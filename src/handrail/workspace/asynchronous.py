@@ -25,12 +25,12 @@ from handrail.workspace.arguments import (
     check_limits,
     seconds,
     to_path,
-    without_stdin,
 )
 from handrail.workspace.detached_store import Claim
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location, check_machine
 from handrail.workspace.opening import opens
+from handrail.workspace.options import RunOptions, SessionOptions, check_options, without_stdin
 from handrail.workspace.output.collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from handrail.orchestrator.approvers import AnyApprover
     from handrail.workspace.exposure import AsyncExposure
-    from handrail.workspace.options import PythonOptions, RunOptions, SessionOptions, StartOptions
+    from handrail.workspace.options import PythonOptions, StartOptions
     from handrail.workspace.sessions.python import AsyncPythonSession
     from handrail.workspace.sessions.shell import AsyncShell
 
@@ -303,7 +303,9 @@ class AsyncWorkspace(NamesChecked):
         )
 
     async def forget(self, process: AsyncProcess) -> None:
-        """Forget a process that has ended, and remove its stored result; raises nothing."""
+        """Forget a process that has ended, and remove its stored result; raises UsageError."""
+        if not isinstance(process, AsyncProcess):
+            raise UsageError(f"forget takes a process of this workspace, not {process!r}")
         from handrail.workspace.detach import forget_results
 
         for follower in [one for one, held in self._processes.items() if held is process]:
@@ -415,10 +417,11 @@ class AsyncWorkspace(NamesChecked):
         connection to its machine is lost for good, UsageError (also for ``input`` without a
         terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
+        alone = without_stdin(options, RunOptions)
         pause = seconds(wait, "wait")
         most = None if max_output is None else byte_count(max_output, "max_output")
         to_end = input is None and pause is None  # input is not to wait for the start's answer
-        follower = await self._start(command, to_end, input=input, **without_stdin(options))
+        follower = await self._start(command, to_end, input=input, **alone)
         follower.collect(most)
         if pause is None:  # there is no later reader
             follower.session.keep_output(RETENTION_BYTES)
@@ -454,6 +457,7 @@ class AsyncWorkspace(NamesChecked):
         """
         from handrail.workspace.sessions.shell import AsyncShell
 
+        check_options(options, SessionOptions, "program")
         return await AsyncShell(program, self.start, dict(options))._open()  # noqa: SLF001 (for its makers)
 
     @opens

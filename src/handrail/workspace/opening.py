@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from handrail.name_hints import arguments_checked
+from handrail.name_hints import UnknownAttribute, arguments_checked
 
 P = ParamSpec("P")
 T_co = TypeVar("T_co", bound=AbstractAsyncContextManager[Any], covariant=True)
@@ -25,6 +25,17 @@ class Opening(Coroutine[Any, Any, T_co]):
 
     def __init__(self, work: Coroutine[Any, Any, T_co]) -> None:
         self._work = work
+
+    # A type checker must not see it: for it every attribute would exist then.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # a protocol asks
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            call = f"{self._work.__qualname__}(...)"
+            raise UnknownAttribute(
+                f"{call} has no {name!r} before it is awaited; use `await {call}` or `async with`"
+            )
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         return self._work.__await__()

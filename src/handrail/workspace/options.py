@@ -1,20 +1,27 @@
-"""The keyword arguments of a command, for ``start``, ``run`` and ``handrail.run`` alike.
+"""The keyword arguments of commands and sessions, for ``start``, ``run``, ``shell`` and the like.
 
-Read by type checkers; the defaults are those of ``AsyncWorkspace``.
+Type checkers read their types, and ``check_options`` their names; the defaults are those of
+``AsyncWorkspace``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from handrail.network.settings import Network
-from handrail.orchestrator.approvers import AnyApprover
-from handrail.process.spec import Limits
-from handrail.workspace.arguments import AnyPath, Env
-from handrail.workspace.profile import Sandbox
-from handrail.workspace.result import Output
-from handrail.workspace.variables import InheritEnv
+from handrail.errors import UsageError
+from handrail.name_hints import unknown_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from handrail.network.settings import Network
+    from handrail.orchestrator.approvers import AnyApprover
+    from handrail.process.spec import Limits
+    from handrail.workspace.arguments import AnyPath, Env
+    from handrail.workspace.profile import Sandbox
+    from handrail.workspace.result import Output
+    from handrail.workspace.variables import InheritEnv
 
 
 class CommandOptions(TypedDict, total=False):
@@ -90,3 +97,19 @@ class SessionRunOptions(TypedDict, total=False):
     check: bool
     on_output: Callable[[Output], object] | None
     max_output: int | None
+
+
+def without_stdin(options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Options of ``kind`` for a command that reads nothing but ``input``; raises UsageError."""
+    if "stdin" in options:
+        raise UsageError("stdin= is for start; run takes input=, all that the command reads")
+    check_options(options, kind, "text")
+    return {**options, "stdin": False}
+
+
+def check_options(given: Iterable[str], kind: type, *more: str) -> None:
+    """Raises UsageError for an option that is neither one of ``kind``, above, nor of ``more``."""
+    known = kind.__annotations__
+    for name in given:
+        if name not in known and name not in more:
+            raise unknown_option(name, (*known, *more))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from handrail.errors import UsageError
 from handrail.name_hints import arguments_checked
 from handrail.workspace.arguments import AnyPath, Command, Env
+from handrail.workspace.options import OneShotOptions, without_stdin
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.synchronous.workspace import Workspace
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from handrail.orchestrator.approvers import AnyApprover
-    from handrail.workspace.options import OneShotOptions
 
 
 @overload
@@ -49,6 +49,7 @@ def run(
     """
     if "wait" in options:
         raise UsageError("handrail.run waits for the end; use a Workspace to wait less")
+    without_stdin(options, OneShotOptions)
     with Workspace(
         "." if cwd is None else cwd,
         at=at,

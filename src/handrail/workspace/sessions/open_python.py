@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.errors import ExecutorSpawnFailed, UsageError
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace.arguments import AnyPath, to_path
+from handrail.workspace.options import PythonOptions, check_options
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.sessions.python import AsyncPythonSession, driver
 
@@ -27,6 +28,9 @@ async def open_python(
     a virtual environment that has them.  So the path of our own interpreter is tried next: it is
     there when that machine is this one, or was set up in the same way.
     """
+    check_options(options, PythonOptions, "python", "process")
+    if process is not None and process not in workspace.processes:
+        raise UsageError(f"{process!r} is no running process of this workspace")
     executor = await workspace.executor()
     if python is not None:
         programs = [to_path(python)]

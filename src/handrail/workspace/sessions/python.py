@@ -22,7 +22,7 @@ from handrail.errors import (
     UsageError,
 )
 from handrail.secret_masks import Secrets
-from handrail.workspace.arguments import seconds
+from handrail.workspace.arguments import byte_count, seconds
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.result import Output
 from handrail.workspace.sessions.python_result import (
@@ -118,13 +118,14 @@ class AsyncPythonSession(RestartableSession["_Life"]):
         UsageError, ExecutorTransportFailed.
         """
         limit = seconds(timeout, "timeout")
+        most = None if max_output is None else byte_count(max_output, "max_output")
         if not isinstance(code, str):
             raise UsageError(f"code is a str, not {type(code).__name__}")
         began = time.monotonic()
         async with self._lock:
             if self._life is None or not self.alive:
                 raise PythonEnded("this Python session has ended; call restart, or open another")
-            call = self._life.call({"do": "run", "code": code}, max_output)
+            call = self._life.call({"do": "run", "code": code}, most)
             try:
                 timed_out = not await _within(call.done, limit)
             except asyncio.CancelledError:

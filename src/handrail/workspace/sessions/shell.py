@@ -23,7 +23,7 @@ from handrail.errors import (
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.secret_masks import Secrets, StreamMasker
-from handrail.workspace.arguments import check_callable, seconds, to_bytes
+from handrail.workspace.arguments import byte_count, check_callable, seconds, to_bytes
 from handrail.workspace.output.kept_output import KeptOutput
 from handrail.workspace.process import (
     AsyncProcess,
@@ -181,8 +181,7 @@ class AsyncShell(RestartableSession["_Life"]):
         script = shell_script.encoded(command)
         stdin = None if input is None else to_bytes(input)
         shell_script.check_input(self._program, stdin)
-        if max_output is not None and (not isinstance(max_output, int) or max_output < 0):
-            raise UsageError(f"max_output is a number of bytes or None, not {max_output!r}")
+        most = None if max_output is None else byte_count(max_output, "max_output")
         check_callable(on_output, "on_output")
         if inspect.iscoroutinefunction(on_output):
             raise UsageError("on_output is a coroutine function, which is not awaited here")
@@ -194,7 +193,7 @@ class AsyncShell(RestartableSession["_Life"]):
                 raise ShellEnded(_ended(self._program, self.exit))
             if self._names_calls:
                 begin_command(life.process, argv, life.cwd)
-            call = life.expect(max_output, on_output)
+            call = life.expect(most, on_output)
             words = shell_script.command(
                 self._dialect, script, call.token, status=life.status, stdin=stdin
             )

@@ -170,7 +170,9 @@ class Workspace(NamesChecked):
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     def forget(self, process: Process) -> None:
-        """Forget a process that has ended, and remove its stored result; raises nothing."""
+        """Forget a process that has ended, and remove its stored result; raises UsageError."""
+        if not isinstance(process, Process):
+            raise UsageError(f"forget takes a process of this workspace, not {process!r}")
         self._call(self._twin.forget(process._twin))  # noqa: SLF001 (of this package)
 
     def executor(self) -> Executor:
@@ -295,9 +297,9 @@ class Workspace(NamesChecked):
         """Start a Python interpreter that keeps its state; see ``AsyncWorkspace.python``."""
         from handrail.workspace.synchronous.python import PythonSession
 
-        twin = next((one for one in self._twin.processes if process and one.id == process.id), None)
-        if process is not None and twin is None:
-            raise UsageError(f"{process!r} is no running process of this workspace")
+        twin: Any = process  # what is no process of this workspace is refused there
+        if isinstance(process, Process):
+            twin = next((one for one in self._twin.processes if one.id == process.id), process)
         found = self._call(self._twin.python(python=python, process=twin, **options))
         return PythonSession(found, self._call)
 
