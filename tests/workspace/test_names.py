@@ -191,6 +191,8 @@ def test_arguments_that_are_not_taken_are_explained(ws: Workspace) -> None:
             (lambda: anything.python(timeout=1), "no option 'timeout'; there are cwd"),
             (lambda: anything.python(process="1"), "'1' is no running process"),
             (lambda: anything.forget("1"), "forget takes a process"),
+            (lambda: files.glob("/etc/*"), "a pattern is relative"),
+            (lambda: files.glob("../*"), "a pattern is relative"),
         ]
         for call, said in mistakes:
             with pytest.raises(UsageError, match=said):

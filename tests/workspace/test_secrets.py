@@ -266,6 +266,36 @@ def test_no_answer_to_a_model_has_them(tmp_path: Path) -> None:
     assert not any(VALUE in repr(one) for one in told)
 
 
+def test_a_secret_that_a_model_writes_itself_is_in_no_answer_event_or_record(
+    tmp_path: Path,
+) -> None:
+    """Its commands, directories and patches are texts of its own; logs keep them."""
+    heard: list[object] = []
+
+    async def talk() -> None:
+        async with AgentShell(
+            Workspace(tmp_path, secrets=SECRETS),
+            policy="untrusted",
+            approver=lambda question: VALUE in f"{question.argv} {question.cwd}",
+            on_event=heard.append,
+            on_audit=heard.append,
+        ) as shell:
+            for name, arguments in (
+                ("exec_command", {"cmd": f"echo {VALUE}"}),
+                ("exec_command", {"cmd": "true", "workdir": f"/nowhere/{VALUE}"}),
+                ("apply_patch", {"patch": f"*** Begin Patch\n*** Delete File: {VALUE}\n"}),
+                (VALUE, {}),
+            ):
+                answer = await shell.call(name, arguments)
+                heard.extend((answer, answer.text))
+
+    asyncio.run(talk())
+    told = repr(heard)
+    assert VALUE not in told
+    assert told.count(MARK) > 6
+    assert "exit_code=0" in told  # the approver has seen the command as it is
+
+
 def test_settings_of_the_caller_do_not_take_them_away(tmp_path: Path) -> None:
     async def main() -> bytes:
         where = Workspace(tmp_path, env={"A": "1", "B": "2"}, secrets=SECRETS)
@@ -326,6 +356,20 @@ def test_what_was_left_running(url: str, tmp_path: Path) -> None:
     assert done.stdout == f"{MARK}\n"
     name = handrail("run", *words, "--", "sh", "-c", script, cwd=tmp_path).stdout.strip()
     assert VALUE not in handrail("kill", name, cwd=tmp_path).stdout  # shows nothing
+
+
+def test_not_in_the_context_of_an_error_and_not_in_the_name_of_a_directory(tmp_path: Path) -> None:
+    with Workspace(tmp_path, secrets=SECRETS) as ws:
+        with pytest.raises(ExecutorSpawnFailed) as failed:
+            ws.run([f"/nowhere/{VALUE}"])
+        error: BaseException | None = failed.value
+        while error is not None:
+            assert VALUE not in str(error)
+            error = error.__context__
+        with ws.shell() as session:
+            session.run("mkdir $NPM_TOKEN; cd $NPM_TOKEN")
+            assert VALUE not in repr(session)
+            assert session.cwd.endswith(VALUE)  # a path to be used
 
 
 def test_a_flood_is_masked_in_bounded_time(tmp_path: Path) -> None:

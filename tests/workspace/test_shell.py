@@ -66,6 +66,12 @@ def test_bash_keeps_what_is_declared(bash: Shell) -> None:
     assert bash.run("n+=4; echo ${m[a]} $n $2; shopt -q nullglob").stdout == "5 7 two\n"
 
 
+def test_bash_keeps_the_functions_of_the_session(bash: Shell) -> None:
+    assert bash.run("f() { :; }; unset -f $(compgen -A function)", timeout=20).timed_out is False
+    assert bash.run("type f", timeout=20).exit_code == 1
+    assert bash.run("echo on", timeout=20).stdout == "on\n"
+
+
 def test_streams_and_status_are_apart(sh: Shell) -> None:
     result = sh.run("echo out; echo err >&2; (exit 4)")
     assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 4)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail import private_places
+from handrail.agent.masked_records import masked_listener, masked_record
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
 from handrail.agent.shell_session import SessionGate
@@ -144,6 +145,8 @@ class AgentShell(NamesChecked):
 
     async def __aenter__(self) -> Self:
         hands = await take(self._where, self._cwd)
+        hidden = hands.variables.secrets
+        heard = None if self._on_event is None else masked_listener(self._on_event, hidden)
         try:
             if isinstance(self._sandbox, Profile | None):
                 await hands.check_writable(self._sandbox)
@@ -153,7 +156,7 @@ class AgentShell(NamesChecked):
                 settings,
                 None if self._approver is None else _Pausing(self._approver, self),
                 hooks=self._hooks,
-                listener=self._on_audit,
+                listener=masked_listener(self._on_audit, hidden),
                 exists=None if hands.local else exists_on(hands.executor),
                 local=hands.local,
             )
@@ -171,13 +174,11 @@ class AgentShell(NamesChecked):
             exec_settings = replace(exec_settings, env=env, env_policy=inherits)
             kind = SessionGate if self._shell_session else OrchestratorGate
             gate = kind(orchestrator, executor, model_budget=exec_settings.model_budget)
-            manager = UnifiedExec(
-                executor, settings=exec_settings, gate=gate, listener=self._on_event
-            )
+            manager = UnifiedExec(executor, settings=exec_settings, gate=gate, listener=heard)
         except BaseException:
             await hands.release()
             raise
-        self._open = _Open(hands, executor, orchestrator, gate, manager)
+        self._open = _Open(hands, executor, orchestrator, gate, manager, heard)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -339,10 +340,15 @@ class AgentShell(NamesChecked):
                     names = ", ".join(str(tool["name"]) for tool in self.tools())
                     raise UsageError(f"there is no tool {name!r}; there are {names}")
         except TurnAborted as error:
-            return ToolAnswer(str(error), ok=False, aborted=True)
+            return self._shown(ToolAnswer(str(error), ok=False, aborted=True))
         except HandrailError as error:
-            return ToolAnswer(str(error), ok=False)
-        return ToolAnswer(answer.text, answer=answer)
+            return self._shown(ToolAnswer(str(error), ok=False))
+        return self._shown(ToolAnswer(answer.text, answer=answer))
+
+    def _shown(self, answer: ToolAnswer) -> ToolAnswer:
+        if self._open is None:
+            return answer
+        return masked_record(answer, self._open.hands.variables.secrets)
 
     # --- internals -------------------------------------------------------------------------------
 
@@ -417,8 +423,8 @@ class AgentShell(NamesChecked):
         return loaded.policy
 
     def _tell(self, event: Event) -> None:
-        if self._on_event is not None:
-            guarded(self._on_event)(event)
+        if (heard := self._now.heard) is not None:
+            guarded(heard)(event)
 
 
 async def _with_private_tmp(
@@ -438,6 +444,8 @@ class _Open:
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec
+    #: ``on_event``.
+    heard: Listener | None
 
 
 class _Pausing:

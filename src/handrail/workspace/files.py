@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, overload
 
-from handrail.errors import FilesError
+from handrail.errors import FilesError, UsageError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress, TreeFile
 from handrail.filesystem.errors import named
 from handrail.name_hints import NamesChecked
@@ -202,10 +202,16 @@ class AsyncFiles(NamesChecked):
         """The paths below a directory that match, relative to it and sorted.
 
         ``**`` stands for any number of directories, ``*`` and ``?`` stay within one name, ``[...]``
-        is a set, ``{a,b}`` a choice.
+        is a set, ``{a,b}`` a choice.  Raises FilesError, and UsageError for a pattern that
+        leads out of the directory.
         """
         from handrail.workspace.file_transfer import matcher
 
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            raise UsageError(
+                f"a pattern is relative to what glob looks below, without '..', not {pattern!r};"
+                " another directory is given by path="
+            )
         wanted = matcher(pattern)
         found = self.walk(path, exclude=exclude)
         return [one.path async for one in found if wanted.match(os.fsencode(one.path))]

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from handrail.errors import ExecutorSpawnFailed, UsageError
-from handrail.executor.base import ExecutorFeatures, SpawnRequest
+from handrail.executor.base import ExecSession, Executor, ExecutorFeatures, SpawnRequest
 from handrail.network.settings import Network
 from handrail.process.spec import NO_LIMITS, Limits
+from handrail.secret_masks import Secrets
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import (
     AnyPath,
@@ -151,13 +152,7 @@ async def start_command(
         gather=defaults.gather,
     )
     started = time.monotonic()
-    try:
-        session = await executor.spawn(request)
-    except ExecutorSpawnFailed as error:
-        shown = secrets.masked_text(error.detail)
-        if shown == error.detail:
-            raise
-        raise type(error)(shown, errno=error.errno, unsure=error.unsure) from None
+    session = await _spawn(executor, request, secrets)
     if call is not None:
         call.started(session)
     follower = ProcessFollower(
@@ -174,6 +169,18 @@ async def start_command(
         network=call,
     )
     return follower, partial(follower.watch, timeout=limit, listener=on_output, stdin=feed)
+
+
+async def _spawn(executor: Executor, request: SpawnRequest, secrets: Secrets) -> ExecSession:
+    """Start the process; what is raised has the secrets masked, and so has its context."""
+    try:
+        return await executor.spawn(request)
+    except ExecutorSpawnFailed as error:
+        shown = secrets.masked_text(error.detail)
+        if shown == error.detail:
+            raise
+        failure = type(error)(shown, errno=error.errno, unsure=error.unsure)
+    raise failure
 
 
 def _profile(

@@ -93,7 +93,8 @@ class AsyncShell(RestartableSession["_Life"]):
 
     def __repr__(self) -> str:
         state = "running" if self.alive else "ended"
-        return f"<{type(self).__name__} {self._program} in {self.cwd!r}: {state}>"
+        where = self.cwd if self._life is None else self._life.hidden.masked_text(self.cwd)
+        return f"<{type(self).__name__} {self._program} in {where!r}: {state}>"
 
     async def _begin(self) -> _Life:
         argv = [self._program, *self._dialect.arguments]

@@ -40,6 +40,8 @@ __handrail_was() { return $1; }
 __handrail_end() { command printf '\\036%s:%s %.4096s:%s\\036' "$1$2" "$?" "$PWD" "$1$2" >&@1
 command printf '\\036%s::%s\\036' "$1$2" "$1$2" >&@2; }
 """
+#: Without them no command would have an end: `unset -f $(compgen -A function)` leaves them.
+_BASH_KEEP = "readonly -f __handrail_was __handrail_end\n"
 _BASH_TRAP = (
     "trap 'set -T; trap \"if [ \\${#BASH_SOURCE[@]} = 0 ]; then trap - DEBUG; set +T;"
     " else return 130; fi\" DEBUG; return 130 2>/dev/null' INT\n"
@@ -75,7 +77,7 @@ def _numbered(text: str, first: int) -> str:
 
 BASH = Dialect(
     ("--norc", "--noprofile"),
-    _numbered(_START + _BASH_TRAP + _MONITOR, 40),
+    _numbered(_START + _BASH_KEEP + _BASH_TRAP + _MONITOR, 40),
     _numbered(". /dev/fd/@3 @3<<<'eval \"$__handrail\" @1>&- @2>&- @3<&-'", 40),
     _BASH_RESTORE,
     _numbered(_BASH_CHECK, 40),
