@@ -149,6 +149,18 @@ def test_table_for_a_person(
     assert "\x1b[32m" not in capsys.readouterr().out
 
 
+def test_no_cell_is_cut_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the address of a server, an id of a process had five characters left of ten."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    cells = ("3800674f-1", "running", f"unix:/{'a' * 50}/server.sock", "sleep 1")
+    text_table.show(("ID", "STATE", "AT", "COMMAND"), [cells])
+    _, row = capsys.readouterr().out.splitlines()
+    assert all(cell in row for cell in cells)
+
+
 def test_optional_items_of_doctor_are_no_failures() -> None:
     done = handrail("doctor")
     marks = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import AgentShell, CommandFailed, ExitKind, Limits, Workspace
+from handrail import AgentShell, CommandFailed, ExecutorSpawnFailed, ExitKind, Limits, Workspace
 from tests.cli.user import HANDRAIL
 
 GREEDY = [sys.executable, "-c", "import time; x = bytearray(200_000_000); time.sleep(600)"]
@@ -63,6 +63,14 @@ def test_limits_that_the_kernel_keeps(at: str | None, sandbox: str, tmp_path: Pa
         sent = ws.run("kill -XCPU $$", limits=Limits(file_size=5000)).exit
         assert sent is not None
         assert (sent.kind, sent.signal, sent.limit) == (ExitKind.SIGNALED, "SIGXCPU", None)
+
+
+def test_a_sandbox_that_cannot_be_set_up_under_a_limit_says_so(tmp_path: Path) -> None:
+    with (
+        Workspace(tmp_path) as ws,
+        pytest.raises(ExecutorSpawnFailed, match=r"the limits \(open_files=5\) hold for"),
+    ):
+        ws.run("true", limits=Limits(open_files=5))
 
 
 def test_commands_of_an_agent_have_the_limits_of_its_workspace(tmp_path: Path) -> None:

@@ -22,13 +22,20 @@ STATES = {
     "optional": "dim",
 }
 
+#: Characters that the last column has at least, where it is folded.
+_LAST = 20
+
 
 def show(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
     styles: Mapping[str, str] = STATES,
 ) -> None:
-    """Print a table; the last column is as wide as it needs."""
+    """Print a table; the last column is as wide as it needs.
+
+    In a terminal with too few columns for the others it is folded by the terminal, as a plain
+    one is, instead of being squeezed until no id can be read.
+    """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     if style.person_looks():
         _show_styled(columns, cells, styles)
@@ -51,7 +58,11 @@ def _show_styled(
         table.add_column(column, overflow="fold", no_wrap=column is not columns[-1])
     for row in rows:
         table.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in row))
-    style.console().print(table)
+    console = style.console()
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    if sum(widths[:-1]) + 2 * len(widths) + _LAST > console.width:
+        console.width = sum(widths) + 2 * len(widths)
+    console.print(table)
 
 
 def age(seconds: float | None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from handrail.errors import ExecutorSpawnFailed, UsageError
+from handrail.errors import ExecutorSpawnFailed, SandboxUnavailable, UsageError
 from handrail.executor.base import ExecSession, Executor, ExecutorFeatures, SpawnRequest
 from handrail.network.settings import Network
 from handrail.process.spec import NO_LIMITS, Limits
@@ -176,11 +177,21 @@ async def _spawn(executor: Executor, request: SpawnRequest, secrets: Secrets) ->
     try:
         return await executor.spawn(request)
     except ExecutorSpawnFailed as error:
-        shown = secrets.masked_text(error.detail)
+        shown = secrets.masked_text(error.detail) + _too_little(request, error)
         if shown == error.detail:
             raise
         failure = type(error)(shown, errno=error.errno, unsure=error.unsure)
     raise failure
+
+
+def _too_little(request: SpawnRequest, error: ExecutorSpawnFailed) -> str:
+    """What a failed set-up of a sandbox says of limits: they hold for the set-up too."""
+    held = request.limits.given().items()
+    of_setup = isinstance(error, SandboxUnavailable) or error.errno == errno.EINVAL
+    if request.sandbox is None or not held or not of_setup:
+        return ""
+    named = ", ".join(f"{name}={value}" for name, value in held)
+    return f"; the limits ({named}) hold for the set-up of the sandbox too: allow more"
 
 
 def _profile(
