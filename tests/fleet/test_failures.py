@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from handrail.errors import ExecutorTransportFailed
 from handrail.fleet import NoCapacity, NodeLost, NodeUnreachable
+from handrail.fleet.data_line import DataLine
 from handrail.process.exit_status import ExitKind
 from handrail.server.recovery import state_dir
 from tests.fleet.support import PLAIN, Swallower, fleet_of, host, hosts, kill_hard, until
+from tests.support.eventually import LIMIT
 from tests.support.processes import until_ended
 from tests.support.servers import ServerProcess
 
@@ -151,6 +154,32 @@ async def test_a_swallowed_line_is_unreachable_and_comes_back_with_everything(
             got = await found.result()
             assert (got.exit_code, got.stdout, got.omitted) == (9, "begun\nafter\n", 0)
             assert (await fleet.status()).state == "up"
+
+
+async def test_a_workspace_that_is_being_made_is_lost_with_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the recovery window: the engine has said that the machine is gone."""
+    slow = {"request_timeout": 10 * LIMIT, "recovery_window": 10 * LIMIT}
+    with host(tmp_path) as server:
+        async with Swallower(port_of(server)) as line:
+            via = {server.url: line.url}
+            async with fleet_of([server], via=via, **slow) as fleet:
+                begin = DataLine.begin
+
+                async def begun(self: DataLine) -> None:
+                    await begin(self)
+                    line.swallow()
+
+                monkeypatch.setattr(DataLine, "begin", begun)
+                making = asyncio.ensure_future(fleet.workspace(**PLAIN))
+                await asyncio.wait_for(line.holds.wait(), LIMIT)
+                nodes = fleet._parts.nodes
+                (node,) = nodes.all()
+                nodes.told([replace(node.member, state="lost", error="it is dead")])
+                with pytest.raises(NoCapacity, match="it is dead"):
+                    await asyncio.wait_for(making, LIMIT)
+                assert not node.lines
 
 
 async def test_a_host_that_is_silent_for_long_is_lost(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.errors import UsageError
 from handrail.fleet import Fleet, FleetError, VersionMismatch
 from handrail.version import __version__
 from tests.executor.sshd import end_all
@@ -83,6 +84,8 @@ async def _use_ssh_hosts(room: Path) -> None:
         assert await other.workspaces() == []
         with pytest.raises(FleetError, match="handrail did not start it"):
             await other.logs("one")
+        with pytest.raises(UsageError):
+            await other.logs("one", lines=0)
         assert other.token("one") is None
 
 

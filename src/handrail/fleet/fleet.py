@@ -472,6 +472,8 @@ class Fleet(NamesChecked):
     async def logs(self, node: str, lines: int = 200) -> str:
         """The last lines that the server of a node has written; raises FleetError for a host."""
         parts = self._parts
+        if lines < 1:
+            raise UsageError(f"lines is a number from 1 on, not {lines!r}")
         return await parts.engine.logs(parts.nodes.find(node).id, lines)
 
     async def metrics(self) -> str:

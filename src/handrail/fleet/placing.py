@@ -236,10 +236,8 @@ class Placing:
             if self._engine.fixed:
                 raise self._none_left(wish)
             if small := self._engine.too_small(wish.amounts):
-                raise NoCapacity(
-                    f"no share of the fleet is large enough ({node_choice.wanted(wish.amounts)})",
-                    reason=small,
-                )
+                told = f"no share of the fleet is large enough ({node_choice.wanted(wish.amounts)})"
+                raise NoCapacity(told, reason=small)
         impossible = node_choice.never(nodes, wish.amounts)
         if impossible is not None and not self._engine.may_grow(wish.amounts):
             raise NoCapacity(
@@ -329,6 +327,7 @@ class Placing:
                 line = own = node.kept_lines.take() or DataLine(node)
                 if not own.connected:
                     await own.begin()
+            node.lines.add(line)  # now: when the node is lost, so is what is being made there
             sent = True
             try:
                 raw = await self._create(line, name, wish)
@@ -346,6 +345,7 @@ class Placing:
                 line.mention("workspace/release", params)
                 _later(node.release(name))
             if own is not None:
+                node.lines.discard(own)
                 await own.leave()
             if isinstance(error, RpcError):
                 raise _refusal(error, node) from error
@@ -353,7 +353,6 @@ class Placing:
 
     def _open(self, line: DataLine, made: Made) -> FleetWorkspace:
         space = FleetWorkspace(line, made, self._forget)
-        line.node.lines.add(line)
         self._made(space)
         return space
 
@@ -446,6 +445,7 @@ class Placing:
                 env=env,
             )
             self._engine.take(made.tenant, made.amounts)
+            node.lines.add(line)
             space = self._open(line, made)
             await space._find_processes()  # noqa: SLF001 (made by us)
         except BaseException:
