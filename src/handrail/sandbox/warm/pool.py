@@ -99,7 +99,7 @@ class WarmSandboxes:
         #: Those that are to be ended, when no command waits for that.
         self._unusable: list[WaitingSandbox] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._due = self._looked = 0.0
+        self._due = 0.0
         self._maker: asyncio.Task[None] | None = None
         self._begun: Begun | None = None
         self._template_making: Making | None = None
@@ -244,13 +244,10 @@ class WarmSandboxes:
 
     def _look(self) -> None:
         """End what is not wanted any more, and see what is missing."""
-        self._timer, now = None, self._loop.time()
-        pause = self._pause(now)
-        if pause > 0 and now < self._looked + _LOOK_SECONDS:
-            self._wake(min(pause, _LOOK_SECONDS))  # a busy time, in which nothing would be done
-            return
-        self._looked = now
+        self._timer = None
         self._end_lost()
+        now = self._loop.time()
+        pause = self._pause(now)
         ends = _MOST_ENDS if pause <= 0 else 0
         wanted = self._wanted(now)
         for kind, line in list(self._lines.items()):
@@ -299,20 +296,10 @@ class WarmSandboxes:
 
     def _pause(self, now: float) -> float:
         """How long none is made: no command is to wait for one that is made ahead."""
-        if self.launcher.starting:
-            return _PAUSE_SECONDS
-        pause = max(
-            self.launcher.asked_at + _PAUSE_SECONDS - now,
-            self._rests - now,
-            self._moved + _MOVED_SECONDS - now,
-            self._failed + _FAILED_SECONDS - now,
-        )
-        if pause > 0:
-            return pause
         insides = self._upkeep.insides
         if len(insides) > _MANY:
             return _LOOK_SECONDS
-        if any(one.setting_up for one in insides):
+        if self.launcher.starting or any(one.setting_up for one in insides):
             return _PAUSE_SECONDS
         crowded = len(insides) - len(self) > self._processors
         if crowded and now - self._started < _CROWDED_SECONDS:
@@ -321,7 +308,12 @@ class WarmSandboxes:
             len(self._lines[kind].standing) >= min(_ENOUGH, wanted)
             for kind, wanted in self._wanted(now).items()
         )
-        return self.launcher.asked_at + _QUIET_SECONDS - now if enough else 0.0
+        return max(
+            self.launcher.asked_at + (_QUIET_SECONDS if enough else _PAUSE_SECONDS) - now,
+            self._rests - now,
+            self._moved + _MOVED_SECONDS - now,
+            self._failed + _FAILED_SECONDS - now,
+        )
 
     def _made(self, began: float, task: asyncio.Task[None]) -> None:
         self._maker, now = None, self._loop.time()
