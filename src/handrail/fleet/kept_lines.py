@@ -1,7 +1,7 @@
 """Lines of a node that no workspace uses now, kept for the next ones.
 
-A lane of ``map`` ends with a line whose session is in no workspace.  Dialing another one costs as
-much as two commands, so the next lane, or the next workspace, takes it over.  One that is not
+A lane of ``map`` ends with a line whose session is in no workspace.  Dialing another one takes
+a handshake, so the next lane, or the next workspace, takes it over.  One that is not
 taken for ``park_after`` seconds is closed, and its session ends.
 """
 
