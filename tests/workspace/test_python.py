@@ -25,7 +25,7 @@ from handrail import (
 )
 from handrail.workspace.sessions import python as python_session
 from tests.executor.places import Room, run_in
-from tests.support.eventually import eventually_so
+from tests.support.eventually import eventually, eventually_so
 from tests.support.servers import server_process
 
 pytest.importorskip("ipykernel")
@@ -103,6 +103,24 @@ def test_results_beyond_the_bound(py: PythonSession, monkeypatch: pytest.MonkeyP
     assert result.text == "1"
 
 
+def test_what_is_written_after_the_end_is_in_the_next_result(
+    py: PythonSession, tmp_path: Path
+) -> None:
+    """It was dropped: it is not of the code that runs when it comes."""
+    code = f"""
+import os, threading, time
+def work():
+    while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.01)
+    print("late", flush=True)
+    open({str(tmp_path / "written")!r}, "w").close()
+threading.Thread(target=work).start()
+"""
+    assert py.run(code).stdout == ""
+    (tmp_path / "go").touch()
+    eventually((tmp_path / "written").exists)
+    assert py.run("1").stdout == "late\n"
+
+
 def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert py.run("__import__('os').system('echo child')").stdout == "child\n"
     result = py.run("print('start'); print('x' * 5_000_000); print('end')", max_output=1000)
@@ -160,8 +178,9 @@ def test_interrupt_and_restart(py: PythonSession, tmp_path: Path) -> None:
     assert py.run("x").error is not None
 
 
-def test_a_kernel_that_dies(py: PythonSession) -> None:
-    result = py.run("import os; os._exit(3)")
+@pytest.mark.parametrize("code", ["import os; os._exit(3)", "exit()", "quit()"])
+def test_a_kernel_that_dies(py: PythonSession, code: str) -> None:
+    result = py.run(code)
     assert result.error is not None
     assert result.error.name == "KernelDied"
     assert not py.alive

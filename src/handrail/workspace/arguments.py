@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
 
 from handrail.errors import UsageError
 from handrail.executor.argument_checks import check_size
@@ -30,7 +31,7 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
         argv = (SHELL, "-c", command)
     elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
         raise UsageError("a shell command is given as str; bytes may be words of a list")
-    elif isinstance(command, (Mapping, Set)):  # their words are keys, or have no order
+    elif isinstance(command, (Mapping, AbstractSet)):  # their words are keys, or have no order
         raise UsageError(
             f"a command is a str, or a list of str, bytes and paths, not a {type(command).__name__}"
         )

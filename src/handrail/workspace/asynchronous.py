@@ -75,8 +75,7 @@ class AsyncWorkspace(NamesChecked):
     output are kept for its readers, here, beyond 2 MiB in a temporary file.
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
-    Raises UsageError for invalid arguments, FilesError when the root is missing,
-    ExecutorTransportFailed when the machine cannot be reached.
+    Raises UsageError, FilesError for a missing root, ExecutorTransportFailed for its machine.
     """
 
     def __init__(

@@ -103,11 +103,11 @@ def run(manager: Any, client: Any, request: dict[str, Any]) -> bool:
                 continue
             say(id=own, event="died")
             return False
-        if message["parent_header"].get("msg_id") != sent:
-            continue
         kind, content = message["msg_type"], message["content"]
-        if kind == "stream":
+        if kind == "stream":  # also what threads and children of earlier code have written since
             say(id=own, event="stream", stream=content["name"], text=content["text"])
+        elif message["parent_header"].get("msg_id") != sent:
+            continue
         elif kind in ("execute_result", "display_data"):
             last = kind == "execute_result"
             say(id=own, event="result", data=content["data"], last=last)
@@ -115,8 +115,22 @@ def run(manager: Any, client: Any, request: dict[str, Any]) -> bool:
             names = ("ename", "evalue", "traceback")
             say(id=own, event="error", **{name: content[name] for name in names})
         elif kind == "status" and content["execution_state"] == "idle":
+            if asks_to_end(client, sent):
+                continue  # until it has: the next piece of code is not to be cut by it
             say(id=own, event="done")
             return True
+
+
+def asks_to_end(client: Any, sent: str) -> bool:
+    """Whether code has asked its kernel to end (``exit()``), which it does a moment later."""
+    while True:
+        try:
+            reply = client.get_shell_msg(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            return False
+        if reply["parent_header"].get("msg_id") == sent:
+            asked = reply["content"].get("payload") or ()
+            return any(one["source"] == "ask_exit" and not one["keepkernel"] for one in asked)
 
 
 if __name__ == "__main__":
