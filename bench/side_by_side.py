@@ -5,7 +5,7 @@ OLD and NEW are folders with a ``.venv`` (``make setup``) each; OLD may be the p
 rows that speak the wire. A block is a few operations of one row on one version; the two blocks of
 a pair follow each other in random order, so that a busy machine is busy for both. Printed: the
 median of each, the ratio with the interval that holds it in 95 of 100 cases (bootstrap over pairs),
-and the same of the CPU time of server, keeper and children.
+the same of the CPU time of server, keeper and children, and in how many pairs NEW was slower.
 """
 
 from __future__ import annotations
@@ -253,6 +253,8 @@ def line(row: str, old: Column, new: Column) -> str:
         words.append(f"{b / a if a else math.nan:5.2f}")
     p99 = [sorted(column.pooled)[int(len(column.pooled) * 0.99)] for column in (old, new)]
     words.append(f"{p99[0] * 1e3:8.3f} {p99[1] * 1e3:8.3f} ({p99[1] / p99[0]:4.2f})")
+    slower = sum(b > a for a, b in zip(old.medians, new.medians, strict=True))
+    words.append(f"{slower}/{len(new.medians)}")
     return " | ".join(words)
 
 
@@ -270,7 +272,7 @@ async def main(options: argparse.Namespace, scratch: Path) -> None:
     try:
         for version in versions:
             await version.serve()
-        print("ms per operation: old, new, new/old [95 %] | CPU the same | user | kernel | p99")
+        print("ms per operation: old, new, new/old [95 %] | CPU the same | user | kernel | p99 | slower")
         for row in options.rows.split(","):
             blocks = options.blocks
             old, new = await measure(row, versions, blocks)

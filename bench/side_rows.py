@@ -352,7 +352,6 @@ ROWS: dict[str, tuple[Row, int]] = {
     "walk": (call("fs/walk", walk, path="walk"), 2),
     "write_8MiB": (call("fs/writeFile", write(8 * MIB)), 2),
     "write_1kB": (call("fs/writeFile", write(1000)), 50),
-    "write_60MiB": (call("fs/writeFile", write(60 * MIB)), 1),
     **FILE_ROWS,
     "start": (start, 1),
     "run": (command("run", "--", "/bin/true"), 2),

@@ -50,8 +50,9 @@ class Replacement:
     """Write to ``fd``, then ``commit`` or ``discard``.  Raises OSError and FilesError.
 
     ``mode`` overrides the permission bits, which are otherwise the existing target's or
-    0666 without the umask.  ``by_rename``: BlockingIOError instead of everything but a nameless
-    stage that becomes the target, also of what a process in a sandbox could not give it.
+    0666 without the umask.  ``by_rename``: the path is a name in ``dir_fd`` on a disk of this
+    machine or a tmpfs, no link is followed, and BlockingIOError is raised instead of everything but
+    a nameless stage that becomes the target, with no more than a sandboxed process could give it.
     """
 
     __slots__ = (
@@ -84,7 +85,11 @@ class Replacement:
         self._temporary: bytes | None = None
         self._in_place = False
         self._bits = 0
-        self._directory, self._name, status = _final_entry(raw, follow, dir_fd)
+        if by_rename and dir_fd is not None:
+            found = _resolve_links(os.dup(dir_fd), raw, follow)
+        else:
+            found = _resolve_links(*open_parent(raw, follow=follow, dir_fd=dir_fd), follow)
+        self._directory, self._name, status = found
         try:
             names.check(self._directory, self._name)
             if status is not None:
@@ -112,8 +117,9 @@ class Replacement:
         what can leave a mixture when writing in place is described in ``write_in_place``.
         """
         try:
-            # NFS reports a full disk on close; closing a duplicate gets that error in time.
-            os.close(os.dup(self.fd))
+            if not self._by_rename:
+                # NFS reports a full disk on close; closing a duplicate gets that error in time.
+                os.close(os.dup(self.fd))
             if sync:
                 os.fsync(self.fd)
             published = not self._in_place and self._publish()
@@ -282,11 +288,13 @@ class Replacement:
             os.close(fd)
 
 
-def _final_entry(
-    raw: bytes, follow: bool, dir_fd: int | None
+def _resolve_links(
+    here: int, name: bytes, follow: bool
 ) -> tuple[int, bytes, os.stat_result | None]:
-    """Directory and name of what ``raw`` leads to, and its status; None: it does not exist."""
-    here, name = open_parent(raw, follow=follow, dir_fd=dir_fd)
+    """Directory and name of what a name leads to, and its status; None: it does not exist.
+
+    Takes the descriptor of the directory.
+    """
     for _ in range(_MAX_LINKS):
         try:
             status = os.stat(name, dir_fd=here, follow_symlinks=False)

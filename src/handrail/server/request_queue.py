@@ -242,15 +242,16 @@ class RequestQueue:
             self._poll(now + AWAKE_SECONDS)
         self._answered = now
 
-    def answer_is_near(self) -> None:
+    def answer_is_near(self, *, by_thread: bool = False) -> None:
         """Called by a request that waits for another process, which is about to answer.
 
-        If it is the only one of such a client, the loop polls for that too.
+        If it is the only one of such a client, the loop polls for that too.  ``by_thread``: it is a
+        thread of this process, from which polling would take the interpreter's lock.
         """
         if len(self._tasks) == 1:
             (call,) = self._tasks.values()
             call.near = True
-            if call.arrived - self._answered < QUICK_SECONDS:
+            if not by_thread and call.arrived - self._answered < QUICK_SECONDS:
                 self._poll(monotonic() + NEAR_SECONDS)
 
     def gather(self) -> None:

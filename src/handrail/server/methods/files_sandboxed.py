@@ -100,6 +100,7 @@ def _either(
                     with suppress(BlockingIOError):
                         if view is not None:
                             pool = conn.files.pool
+                            conn.calls.answer_is_near(by_thread=True)
                             return await pool.run(in_view, view, params, deadline=DEADLINE)
                 helper = await helpers.get(sandbox)
                 conn.calls.answer_is_near()
