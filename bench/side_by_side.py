@@ -272,7 +272,8 @@ async def main(options: argparse.Namespace, scratch: Path) -> None:
     try:
         for version in versions:
             await version.serve()
-        print("ms per operation: old, new, new/old [95 %] | CPU the same | user | kernel | p99 | slower")
+        print("ms per operation: old, new, new/old [95 %] | CPU the same", end=" | ")
+        print("user | kernel | p99 | slower")
         for row in options.rows.split(","):
             blocks = options.blocks
             old, new = await measure(row, versions, blocks)

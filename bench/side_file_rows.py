@@ -169,7 +169,8 @@ FILE_ROWS: dict[str, tuple[Row, int]] = {
     "fs_write_new": (file_call("fs/writeFile", _write, after=_unlink), 40),
     "fs_write_over": (file_call("fs/writeFile", _replace), 40),
     "fs_copy": (file_call("fs/copy", _copy, after=_unlink), 40),
-    "fs_copy_over": (file_call("fs/copy", _copy, before=lambda s: s.fill(s.name), after=_unlink), 40),
+    "fs_copy_over": (
+        file_call("fs/copy", _copy, before=lambda s: s.fill(s.name), after=_unlink), 40),
     "fs_write_8MiB": (file_call("fs/writeFile", _large(8 << 20)), 1),
     "first_metadata": (first_call("fs/getMetadata", _metadata), 1),
     "first_list": (first_call("fs/readDirectory", _list), 1),

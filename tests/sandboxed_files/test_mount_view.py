@@ -331,4 +331,4 @@ def test_a_view_that_is_closed_in_a_call_lasts_as_long_as_that(
     go_on.set()
     thread.join(30)
     assert (tree / "writable" / "sub").is_dir()
-    assert view._root < 0  # noqa: SLF001
+    assert view._root < 0

@@ -1,9 +1,9 @@
 """File calls below the root directory of other mounts: what needs no more than one name.
 
 ``root`` is a descriptor of that directory, and the kernel resolves a path below it in the mounts
-it belongs to: what they hide is hidden, what they show for reading alone cannot be changed.  No link
-is followed, for its target would be looked for from our own root: the directory of a name is opened
-in one step, and then only that descriptor and the name are used.
+it belongs to: what they hide is hidden, what they show for reading alone cannot be changed.  No
+link is followed, for its target would be looked for from our own root: the directory of a name is
+opened in one step, and then only that descriptor and the name are used.
 
 Done is what is ordinary.  For everything else BlockingIOError is raised, before anything was
 changed, and a process that lives in those mounts is asked instead: a link, a tree, a name that is

@@ -344,7 +344,8 @@ async def test_changing_one_name_needs_no_helper_once_its_mounts_are_known(works
             assert (made / "copy").read_bytes() == b"new"
             await files.call("remove", made / "file")
             found = await files.call("readDirectory", made)
-            assert found == {"entries": [{"fileName": "copy", "isDirectory": False, "isFile": True}]}
+            (entry,) = found["entries"]
+            assert entry == {"fileName": "copy", "isDirectory": False, "isFile": True}
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)

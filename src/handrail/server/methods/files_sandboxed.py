@@ -318,9 +318,7 @@ _watches = partial(_imported_later, "file_watches")
 
 FILE_HANDLERS: dict[str, Plain] = {
     "fs/readFile": _either(plain.read_file, _read_file, at_once=_read_at_once),
-    "fs/writeFile": _either(
-        plain.write_file, _write_file, writes=True, in_view=_write_in_view
-    ),
+    "fs/writeFile": _either(plain.write_file, _write_file, writes=True, in_view=_write_in_view),
     "fs/createDirectory": _either(
         plain.create_directory, _create_directory, writes=True, in_view=_create_in_view
     ),
