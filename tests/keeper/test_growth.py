@@ -16,13 +16,24 @@ from tests.support.processes import descriptors, exists
 MANY = spawn.MANY // 2 + 8
 
 
-def test_main_thread_has_orphans_and_no_children(server: Peer) -> None:
-    """So its list, which is read for each end of a tree, is short however many children run."""
+def test_one_thread_and_one_descriptor_for_signals_serve_few(server: Peer) -> None:
+    at_rest = server.held_open()
+    # 0, 1 and 2, the link, a pidfd of the server, an epoll, the pipe.
+    assert len(at_rest) == 7
+    assert sum(place.startswith("pipe:") for fd, place in at_rest.items() if fd > 2) == 1
+    few = [server.spawn(["/bin/sleep", "600"]) for _ in range(20)]
+    assert os.listdir(f"/proc/{server.keeper}/task") == [str(server.keeper)]
+    for child in few:
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
+    assert all(server.exit(child).status == signal.SIGKILL for child in few)
+
+
+def test_orphans_are_told_from_children_and_end_with_their_tree(server: Peer) -> None:
     child = server.sh("setsid sleep 600 >/dev/null 2>&1 & echo $!; sleep 600")
     orphan = server.sh("setsid sleep 600 >/dev/null 2>&1 & echo $!")
     below, pid = int(read_line(child.out)), int(read_line(orphan.out))
     server.exit(orphan)
-    assert _of_main_thread(server.keeper) == [pid]
+    assert sorted(_of_main_thread(server.keeper)) == sorted([child.pid, pid])
     assert server.orphans() == {orphan.name: 1}
     assert server.signal(orphan, signal.SIGKILL, messages.SCOPE_TREE) == 1
     assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) >= 2
@@ -30,6 +41,17 @@ def test_main_thread_has_orphans_and_no_children(server: Peer) -> None:
     for ended in (below, pid):
         eventually(lambda ended=ended: not exists(ended))
     assert _of_main_thread(server.keeper) == []
+
+
+def test_orphan_of_a_leader_without_children_ends_with_it(server: Peer) -> None:
+    """Whether the leader still runs when it is killed, or the kernel has begun to end it."""
+    for _ in range(20):
+        child = server.sh("(setsid sleep 600 >/dev/null 2>&1 & echo $!); exec sleep 600")
+        orphan = int(read_line(child.out))
+        eventually(lambda orphan=orphan: orphan in _of_main_thread(server.keeper))
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) >= 1
+        assert server.exit(child).status == signal.SIGKILL
+        assert not exists(orphan)
 
 
 def test_one_of_many_children_is_like_one_of_few(server: Peer) -> None:
@@ -75,10 +97,11 @@ def test_exits_of_many_and_of_their_orphans_are_all_seen(server: Peer) -> None:
     others = [server.spawn(["/bin/sleep", "600"]) for _ in range(MANY)]
     leaves = "exec 3<&0; (read x <&3) >/dev/null 2>&1 & exit 4"
     orphan = server.sh(leaves, mode=messages.MODE_STDIN)
+    children = {first.pid, *(child.pid for child in others)}
     assert os.waitstatus_to_exitcode(server.exit(orphan).status) == 4
     assert server.orphans() == {orphan.name: 1}
     os.write(orphan.inp, b"\n")
-    eventually(lambda: _of_main_thread(server.keeper) == [], "the orphan is reaped")
+    eventually(lambda: children.issuperset(_of_main_thread(server.keeper)), "the orphan is reaped")
     for child in (first, server.sh("read x; exit 3", mode=messages.MODE_STDIN)):
         os.write(child.inp, b"\n")
         assert os.waitstatus_to_exitcode(server.exit(child).status) == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,48 @@ def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch
     process.wait()
     for pid in flight.pids:  # one that was killed last may be dying yet
         eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
+
+
+def test_one_that_flees_before_the_signal_is_not_taken_for_the_whole_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argv = [sys.executable, "-I", "-S", "-c", FLEEING]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    flight = Flight(process)
+    flight.turns = 1
+    resource.prlimit(process.pid, RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.os, "kill", flight.before(os.kill))
+        assert not tree.kill_lone(process.pid, MARK, {process.pid})
+    assert flight.turns == 0
+    assert alive(flight.pids[-1])
+    assert tree.kill(None, MARK, {process.pid}) == 1
+    flight.stdin.close()
+    flight.stdout.close()
+    process.wait()
+    eventually(lambda: reaped(flight.pids[-1]), "its status is taken")
+
+
+def test_one_without_children_or_orphans_is_the_whole_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here the signal takes its time, so that the process still runs when it is looked at again."""
+    orphan = subprocess.Popen(["sleep", "600"])
+    lone = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    sent: list[tuple[int, int]] = []
+    with monkeypatch.context() as patched:
+        for name in ("kill", "killpg"):
+            patched.setattr(tree.os, name, lambda pid, number: sent.append((pid, number)))
+        assert tree.kill_lone(lone.pid, MARK, {lone.pid})
+        resource.prlimit(orphan.pid, RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+        assert not tree.kill_lone(lone.pid, MARK, {lone.pid})
+        assert tree.kill_lone(lone.pid, MARK, {lone.pid, orphan.pid})  # another leader, then
+    assert set(sent) == {(lone.pid, signal.SIGKILL)}
+    for process in (lone, orphan):
+        process.kill()
+        process.wait()
 
 
 def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

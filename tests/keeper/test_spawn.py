@@ -7,7 +7,6 @@ import hashlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -438,26 +437,3 @@ def test_a_start_without_a_thread_left_is_made_by_the_keeper_itself(
     assert spawn_thread.get() is None
     assert descriptors(os.getpid()) == before
     assert spawn_thread._started is None  # the next start looks again
-
-
-def test_a_keeper_without_a_thread_left_serves_all_the_same() -> None:
-    """One with a single thread finds orphans among its children."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    script = f"""
-import sys, threading
-def refused(thread): raise RuntimeError("can't start new thread")
-threading.Thread.start = refused
-from handrail.keeper import main
-main.main(["{theirs.fileno()}", "-", "-", "0"])
-"""
-    with subprocess.Popen([sys.executable, "-c", script], pass_fds=[theirs.fileno()]) as keeper:
-        theirs.close()
-        alone = Peer(ours, keeper.pid)
-        try:
-            child = alone.hello().sh("sleep 1000 & exit 5")
-            assert os.waitstatus_to_exitcode(alone.exit(child).status) == 5
-            assert alone.orphans() == {child.name: 1}
-            assert alone.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
-            assert alone.orphans() == {}
-        finally:
-            alone.close()

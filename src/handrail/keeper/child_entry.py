@@ -14,6 +14,7 @@ class Entry:
 
     __slots__ = (
         "child",
+        "childless",
         "ended",
         "exceeded",
         "far",
@@ -41,11 +42,17 @@ class Entry:
         self.usage: Usage = (0, 0, 0)
         self.ended = 0  # when, in monotonic milliseconds
         self.killed = False
+        self.childless = False  # killed, and it was certain that no other process of its tree lives
         self.exceeded = 0  # which limit the watcher has ended it for, as a bit of its status
         self.far = False  # of a keeper before us, so not below us
         self.sandboxed = False  # the sandbox ends with the leader, which stays outside
         self.note = note
         self.line: socket.socket | None = None  # while it waits for its command
+
+    @property
+    def may_leave_orphans(self) -> bool:
+        """Whether orphans that are to end with it are looked for once it has ended."""
+        return (self.killed or self.sandboxed) and not self.childless
 
     def close_line(self) -> None:
         """Close the line of one that waits, which ends it if it was not told its command."""

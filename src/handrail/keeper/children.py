@@ -25,7 +25,7 @@ from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, 
 from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.limits import cgroups, group_spawn, tree_watcher
-from handrail.keeper.proc_children import orphans_path
+from handrail.keeper.proc_children import orphans_path, read_open, without
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, Outgoing
@@ -36,14 +36,9 @@ _STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging", spawn.LISTENER_N
 
 _NOTHING: dict[bytes, int] = {}
 
-#: Bytes of a list of orphans, and of the longest number; one that may be cut has so many that all
-#: children are looked at.
-_LISTING, _NUMBER = 4096, 16
 #: For a look whether a child has ended.
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD
-#: So many running children are looked at by the kernel in the time that one is asked for alone.
-_FEW = 16
 
 #: To which link, what, to which question, with which fields and descriptors.
 Say = Callable[..., None]
@@ -70,7 +65,7 @@ class Children:
         self.endings = Deadlines(self.signal_ending)
         self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
-        self.listing = -1  # the list of orphans, once it is read for every exit
+        self.listing = -1  # the list of orphans, once a child has ended
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     @property
@@ -285,6 +280,9 @@ class Children:
                     entry.add(*tree.used_inside(leader))
                 reached = self.groups.kill(entry.mark)
                 # And a process that has left the group, as one with the right to may.
+                if lives and leader and tree.kill_lone(leader, entry.mark, self.by_pid):
+                    entry.childless = True
+                    return max(reached, 1)
                 return max(reached, tree.kill(leader, entry.mark, self.by_pid, entry.count))
             return tree.send(leader, entry.mark, self.by_pid, number)
         if leader is None:
@@ -367,13 +365,12 @@ class Children:
         """Take the status of every child that has ended: leaders by these pidfds, and orphans.
 
         The kernel finds any of few children, and looks at all of them for that: 5 us for 500.
-        From then on they are started by another thread (``spawn_thread.py``) and have pidfds, the
-        kernel looks at this thread's, and orphans are listed: nothing here grows any more.
+        From then on they are started by another thread (``spawn_thread.py``) and have pidfds, and
+        the kernel looks at this thread's, orphans among them: nothing here grows any more.
         """
-        apart = bool(self.by_pidfd) and not self.unseen and self.reap_orphans()
-        self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
+        apart = bool(self.by_pidfd) and not self.unseen
+        ended = self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
         # After the orphans that have ended with them, so that these are counted.
-        ended: list[tuple[Entry, int]] = []
         for fd in pidfds:
             entry = self.by_pidfd.get(fd)
             if entry is None:
@@ -389,30 +386,12 @@ class Children:
             ended.append((entry, status))
         self.finish_all(ended)
 
-    def listed(self) -> bytes | None:
-        """The list of orphans; None: it cannot be read."""
-        if self.listing < 0:
-            try:
-                self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # a kernel without it, or no descriptor free
-                return None
-        return os.pread(self.listing, _LISTING, 0)
+    def reap_all(self) -> None:
+        """Take the status of every child that has ended, whichever thread has started it."""
+        self.finish_all(self.reap_any(_ENDED))
 
-    def reap_orphans(self) -> bool:
-        """Take the status of orphans that have ended, by their list; False: ask the kernel."""
-        listed = self.listed()
-        if listed is None:
-            return False
-        orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
-        if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
-            return False
-        for pid in orphans:
-            if os.waitid(os.P_PID, pid, _ENDED) is not None:
-                self.reap_orphan(pid)
-        return True
-
-    def reap_any(self, options: int = _ENDED) -> None:
-        """Take the status of every child that the kernel finds."""
+    def reap_any(self, options: int) -> list[tuple[Entry, int]]:
+        """Take the status of every child that the kernel finds; says which leaders have ended."""
         ended: list[tuple[Entry, int]] = []
         while True:
             try:
@@ -430,7 +409,7 @@ class Children:
                 _, status, used = os.wait4(found.si_pid, 0)
                 entry.count(used)
                 ended.append((entry, status))
-        self.finish_all(ended)
+        return ended
 
     def reap_orphan(self, pid: int) -> None:
         """Take the status of an orphan that has ended, and count its usage for its tree."""
@@ -441,18 +420,35 @@ class Children:
             entry.count(used)
 
     def finish_all(self, ended: list[tuple[Entry, int]]) -> None:
-        """Record the ends of children, whose status was taken.
+        """Record the ends of children, after one look at the orphans that these may have left.
 
         What a process leaves behind is an orphan before its own status can be taken.  So while
-        the list is empty, which the kernel tells exactly, these have left nothing.
+        there is no orphan, which the kernel tells exactly, these have left nothing.
         """
-        if ended:
-            alone = self.near and self.listed() == b""
-            for entry, status in ended:
-                self.finish(entry, status, alone=alone)
+        if not ended:
+            return
+        orphans = self.orphans() if self.near else None
+        marks: set[int | None] = set()
+        if orphans and any(entry.may_leave_orphans for entry, _ in ended):
+            marks = {orphan_kill.mark_of(pid) for pid in orphans}
+        for entry, status in ended:
+            self.finish(entry, status, left=entry.mark in marks, alone=orphans == [])
 
-    def finish(self, entry: Entry, status: int, *, alone: bool) -> None:
-        """Record the status of a child that has ended, end its sandbox, and tell the server."""
+    def orphans(self) -> list[int] | None:
+        """The orphans that came to us; None: it cannot be told."""
+        try:
+            if self.listing < 0:
+                self.listing = os.open(orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
+            return without(read_open(self.listing), self.by_pid)
+        except OSError:  # a kernel without it, or no descriptor free
+            return None
+
+    def finish(self, entry: Entry, status: int, *, left: bool, alone: bool) -> None:
+        """Record the status of a child that has ended, end its sandbox, and tell the server.
+
+        ``left``: the child has left orphans, which end with its sandbox or when it was killed.
+        ``alone``: it has left none, of any kind.
+        """
         entry.close_line()
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
@@ -461,9 +457,9 @@ class Children:
             self.groups.kill(entry.mark)
             if not self.near:
                 tree.kill_afar(None, {entry.mark})
-            elif entry.sandboxed:
+            elif left and entry.sandboxed:
                 orphan_kill.end_near(entry.mark, self.by_pid, entry.count, looks=1)
-            else:
+            elif left:
                 tree.kill(None, entry.mark, self.by_pid, entry.count)
         del self.by_mark[entry.mark]
         self.unseen.discard(entry.pid)

@@ -2,9 +2,9 @@
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
 that ask for it, the listening socket in the state directory, a pipe that the kernel's SIGCHLD
-writes to, and the pidfds of children that were started when there were many.  ``children.py`` is
-the table of what we hold, ``servers/links.py`` the servers.  The main thread waits for that one: it
-gets the orphans of the children, and has them in a list of its own (``proc_children.own_orphans``).
+writes to, and the pidfds of children that were started when there were many, by another thread
+(``spawn_thread.py``).  ``children.py`` is the table of what we hold, ``servers/links.py`` the
+servers.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
@@ -22,7 +22,6 @@ import select
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -189,7 +188,7 @@ class Keeper:
         # What is left below us belongs to families that were forgotten meanwhile.
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
-            self.children.reap_any()
+            self.children.reap_all()
             left = children_of(os.getpid())
             if not left:
                 break
@@ -199,41 +198,15 @@ class Keeper:
         self.children.groups.close()
         self.running = False
 
-    def run(self, *, replaces: bool = False) -> None:
-        """Serve in a thread of its own, and return when everything is over.
-
-        ``replaces``: this program was executed by another keeper, whose thread with all children
-        is our main one.  Then it serves: a leader with ``PR_SET_PDEATHSIG`` is killed when the
-        thread ends that has started it, which the next keeper would be executed by otherwise.
-        """
-        wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    def run(self) -> None:
+        """Serve, and return when everything is over."""
+        wake, wake_in = own_fds.wake_pipe()
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, _noted)
         hardening.ignore_terminal()
-        # None for this thread, which sleeps: each would wake it for nothing.
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         own_fds.make_room()
-        if replaces:
-            self.serve(wake)
-            return
-        failed: list[BaseException] = []
-
-        def serve() -> None:
-            try:
-                self.serve(wake)
-            except BaseException as error:  # noqa: BLE001 (raised by the main thread)
-                failed.append(error)
-
-        thread = threading.Thread(target=serve)
-        try:
-            thread.start()
-        except RuntimeError:  # none is left: then orphans are listed among the children
-            self.serve(wake)
-            return
-        thread.join()
-        if failed:
-            raise failed[0]
+        self.serve(wake)
 
     def serve(self, wake: int) -> None:
         """Do what servers ask for, take exits, and end what is due, until STOP or the end."""
@@ -246,8 +219,7 @@ class Keeper:
         # A child leaves no garbage that only cycles hold, and each start would be looked through.
         gc.freeze()
         gc.set_threshold(20_000, 50, 50)
-        self.children.listed()  # opened while descriptors are free
-        self.children.reap_any()
+        self.children.reap_all()
         due = self.next_due()
         while self.running:
             ended: list[int] = []
@@ -371,7 +343,7 @@ def main(argv: list[str]) -> None:
 
         keeper = reexec_load.revive(int(argv[1]))
         keeper.children.near = become_subreaper()
-        keeper.run(replaces=True)
+        keeper.run()
         return
     first, listener, secret, orphan_ttl = argv
     own_fds.close_inherited({int(fd) for fd in (first, listener, secret) if fd != "-"})

@@ -19,10 +19,10 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from handrail.keeper import RLIMIT_LOCKS
-from handrail.keeper.proc_children import orphans_path
+from handrail.keeper.proc_children import orphans_path, without
 
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
@@ -60,7 +60,7 @@ def _mark_in_proc(pid: int) -> int | None:
 
 def end_near(
     mark: int,
-    leaders: Container[int],
+    leaders: Iterable[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
     *,
     leader: int | None = None,
@@ -85,9 +85,8 @@ def end_near(
         while quiet < looks and time.monotonic() - began < SECONDS:
             new = False
             # Newest first: one that starts the next and ends is at the end of the list.
-            for word in reversed(os.pread(children, _MOST_BYTES, 0).split()):
-                pid = int(word)
-                if pid in others or pid in leaders:
+            for pid in reversed(without(os.pread(children, _MOST_BYTES, 0), leaders)):
+                if pid in others:
                     continue
                 if pid not in killed:
                     if mark_of(pid) != mark:

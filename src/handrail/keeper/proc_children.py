@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 _PART = 65_536
 #: A flag of the kernel's per-thread flags in ``stat``.
@@ -37,13 +38,18 @@ def read(path: str) -> bytes:
     """The text of a file of ``/proc``; raises OSError.  ``open`` would make twice as many calls."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        text = part = os.read(fd, _PART)
-        while part:  # to the end: the kernel may give less than what fits
-            part = os.read(fd, _PART)
-            text += part
-        return text
+        return read_open(fd)
     finally:
         os.close(fd)
+
+
+def read_open(fd: int) -> bytes:
+    """The text of such a file that is open, from its beginning; raises OSError."""
+    text = part = os.pread(fd, _PART, 0)
+    while part:  # to the end: the kernel may give less than what fits
+        part = os.pread(fd, _PART, len(text))
+        text += part
+    return text
 
 
 def orphans_path() -> str:
@@ -51,16 +57,22 @@ def orphans_path() -> str:
     return f"/proc/self/task/{os.getpid()}/children"
 
 
-def own_orphans() -> list[int]:
-    """The orphans that came to this process, and the children of its main thread.
+def own_orphans(leaders: Iterable[int] = ()) -> list[int]:
+    """The orphans that came to this process, oldest first; ``leaders``: children that are none.
 
-    The kernel gives orphans to the main thread.  Where children are started by another, as in a
-    keeper, this list has none of them and stays short, however many there are.
+    The kernel gives orphans to the main thread, and lists them with the children that it started.
     """
     try:
-        return [int(pid) for pid in read(orphans_path()).split()]
+        return without(read(orphans_path()), leaders)
     except OSError:
         return []
+
+
+def without(listed: bytes, leaders: Iterable[int]) -> list[int]:
+    """The pids of a list that are not among these; mostly there are none, which is quick to see."""
+    pids = list(map(int, listed.split()))
+    found = set(pids).difference(leaders)
+    return [pid for pid in pids if pid in found] if found else []
 
 
 def descendants_of(pid: int) -> list[int]:

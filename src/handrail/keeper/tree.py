@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 
 from handrail.keeper import orphan_kill
 from handrail.keeper.orphan_kill import mark_of
-from handrail.keeper.proc_children import children_of, own_orphans
+from handrail.keeper.proc_children import children_of, own_orphans, read, threads_of
 
 #: In which /proc counts CPU time, per second.
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -28,12 +28,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _ROUNDS = 64
 
 
-def orphans_by_mark(leaders: Container[int]) -> dict[int, int]:
+def orphans_by_mark(leaders: Collection[int]) -> dict[int, int]:
     """How many processes of each tree were orphaned to the keeper, with their descendants."""
     found: dict[int, int] = {}
-    for pid in own_orphans():
-        if pid in leaders:
-            continue
+    for pid in own_orphans(leaders):
         mark = mark_of(pid)
         if mark is not None:
             found[mark] = found.get(mark, 0) + len(_below(pid))
@@ -51,12 +49,12 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
     return found
 
 
-def send(leader: int | None, mark: int, leaders: Container[int], number: int) -> int:
+def send(leader: int | None, mark: int, leaders: Collection[int], number: int) -> int:
     """Signal a whole tree once; returns how many processes were reached."""
     return _send(leader, _Near(mark, leaders), number)
 
 
-def members(leader: int | None, mark: int, leaders: Container[int]) -> set[int]:
+def members(leader: int | None, mark: int, leaders: Collection[int]) -> set[int]:
     """All processes of a tree that can be found now."""
     return _members(leader, _Near(mark, leaders))
 
@@ -97,7 +95,7 @@ def _inside(family: set[int]) -> set[int]:
 def kill(
     leader: int | None,
     mark: int,
-    leaders: Container[int],
+    leaders: Collection[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
 ) -> int:
     """Kill a whole tree; returns how many processes were found.
@@ -105,6 +103,25 @@ def kill(
     ``reaped`` is called with what each of them has used whose status was taken here.
     """
     return _kill(leader, _Near(mark, leaders, reaped))
+
+
+def kill_lone(leader: int, mark: int, leaders: Collection[int]) -> bool:
+    """Kill a child that is the whole tree; False: it is not, or may have started another process.
+
+    The kernel completes no fork of a process that was sent SIGKILL.  So the children that are
+    listed then, while it has not ended, are all there ever will be: the tree need not be looked
+    for again when the child has ended, and the orphans are listed while it does.
+    """
+    if _below(leader) != {leader}:
+        return False
+    try:
+        os.kill(leader, signal.SIGKILL)
+        os.killpg(leader, signal.SIGKILL)
+    except OSError:
+        return False  # the group is empty, or it has become another user's
+    if threads_of(leader) != [str(leader)] or children_of(leader) or _is_dead(leader):
+        return False
+    return mark not in map(mark_of, own_orphans(leaders))
 
 
 def send_afar(leader: int | None, marks: Container[int], number: int) -> int:
@@ -123,7 +140,7 @@ class _Near:
     def __init__(
         self,
         mark: int,
-        leaders: Container[int],
+        leaders: Collection[int],
         reaped: Callable[[resource.struct_rusage], None] | None = None,
     ) -> None:
         self._mark = mark
@@ -134,8 +151,8 @@ class _Near:
 
     def roots(self, known: set[int]) -> Iterator[int]:
         """New orphans, newest first: of a chain of forks the last one is alive."""
-        for pid in reversed(own_orphans()):
-            if pid not in known and pid not in self._leaders and pid not in self._others:
+        for pid in reversed(own_orphans(self._leaders)):
+            if pid not in known and pid not in self._others:
                 if mark_of(pid) == self._mark:
                     yield pid
                 else:
@@ -211,13 +228,13 @@ def _below(pid: int) -> set[int]:
 
 def _kill(leader: int | None, kin: _Near | _Far) -> int:
     found = _members(leader, kin)
-    for pid in found:
-        # The kernel then ends all of the namespace, and no process in it can flee.
-        if _is_first_of_namespace(pid):
-            _signal_one(pid, found, kin, signal.SIGKILL)
     # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by
     # its mark once the keeper reaps the leader and looks again.
     alone = leader is not None and found == {leader} and isinstance(kin, _Near)
+    for pid in () if alone else found:
+        # The kernel then ends all of the namespace, and no process in it can flee.
+        if _is_first_of_namespace(pid):
+            _signal_one(pid, found, kin, signal.SIGKILL)
     if leader is not None and not alone:
         found |= _freeze([leader], kin)
     elif isinstance(kin, _Far):
@@ -237,14 +254,11 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
 def _is_first_of_namespace(pid: int) -> bool:
     """Whether a PID namespace ends with this process.  Sandboxed children are in one."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    numbers = line.split()[1:]
-                    return len(numbers) > 1 and numbers[-1] == b"1"
+        status = read(f"/proc/{pid}/status")
     except OSError:
-        pass  # it has ended meanwhile
-    return False
+        return False  # it has ended meanwhile
+    numbers = status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    return len(numbers) > 1 and numbers[-1] == b"1"
 
 
 def _freeze(first: list[int], kin: _Near | _Far) -> set[int]:
@@ -278,8 +292,7 @@ def _everybody() -> list[int]:
 
 def stat(pid: int) -> list[bytes]:
     """State, parent, and what follows them; raises OSError when it is gone."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        stat = file.read()
+    stat = read(f"/proc/{pid}/stat")
     return stat[stat.rindex(b")") + 2 :].split(None, 2)
 
 

@@ -75,7 +75,7 @@ async def test_failing_spawn(shop: Workshop, what: object, number: int) -> None:
         await shop.launcher.spawn(what)  # type: ignore[arg-type]
     assert caught.value.errno == number
     assert f"(os error {number})" in str(caught.value)
-    assert descriptors() == before
+    await shop.until(lambda: descriptors() == before, "ours are closed")
     assert await shop.keeper_fds() == keeper
     assert shop.launcher.link._questions == {}
     await shop.done(sh("true"))
@@ -139,7 +139,7 @@ async def test_a_start_that_is_cancelled_leaves_no_child_and_no_descriptor(
         await task
     shop.loop.add_reader(launcher.link._sock.fileno(), launcher.link._readable)
     await shop.until(lambda: not children(shop.keeper), "the child is gone")
-    assert descriptors() == before
+    await shop.until(lambda: descriptors() == before, "ours are closed")
     await shop.until(lambda: not launcher._watchers and not launcher._early, "no memory of it")
     assert await shop.keeper_fds() < 16
 

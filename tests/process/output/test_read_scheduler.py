@@ -106,6 +106,33 @@ class Piped:
             os.close(self.fd)
 
 
+async def test_descriptor_is_open_only_while_there_are_children() -> None:
+    """A server at rest has none; one whose child has no stream yet keeps it: all may be in use."""
+    children = False
+    before = len(os.listdir("/proc/self/fd"))
+    turns = ReadScheduler(asyncio.get_running_loop(), lambda: children)
+    assert len(os.listdir("/proc/self/fd")) == before
+    for _ in range(2):  # also after it was closed
+        children = True
+        opened = turns.open()
+        turns._is_idle()
+        turns._is_idle()
+        assert not opened.closed
+        stream = Piped(turns)
+        turns.watch(cast("Any", stream))
+        assert turns.open() is opened
+        os.write(stream.far, b"x")
+        await eventually_so(lambda stream=stream: stream.took == [b"x"])
+        children = False
+        turns._is_idle()
+        assert not opened.closed  # it is watched
+        stream.end()
+        os.close(stream.far)
+        await eventually_so(lambda opened=opened: opened.closed)
+        assert len(os.listdir("/proc/self/fd")) == before
+    turns.close()
+
+
 async def test_streams_are_watched_until_they_end_whatever_others_do() -> None:
     loop = asyncio.get_running_loop()
     failures: list[dict[str, Any]] = []

@@ -104,7 +104,9 @@ class Launcher:
         self.lost_at: float | None = None
         self.asked_at = 0.0  # when the keeper was last asked for a child, by the loop's clock
         self.abilities = Abilities()
-        self.turns = ReadScheduler(loop)
+        self.turns = ReadScheduler(
+            loop, lambda: bool(self._watchers or self._early or self._starts)
+        )
         #: Whether the keeper holds copies of what it is given, for a server after this one.
         self.hands_over = True
 
@@ -206,6 +208,7 @@ class Launcher:
             self._children += 1
             child = self._children
             asked = start_fields.spawn(spec, child, program, note)
+            self.turns.open()
             fd_reserve.check_room(cwd, _EACH * (1 + len(self._starts)))
             question = self._starts.ask(asked.pack(), [cwd, *[fd for _, fd in spec.passed]])
         except (OSError, ValueError) as error:
