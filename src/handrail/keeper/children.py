@@ -26,6 +26,7 @@ from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.limits import cgroups, group_spawn, tree_watcher
 from handrail.keeper.proc_children import orphans_path, read_open, without
+from handrail.keeper.readiness import Readiness
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, Outgoing
@@ -47,7 +48,7 @@ Say = Callable[..., None]
 class Children:
     """All children, by the number that the server gave them and by their pid."""
 
-    def __init__(self, say: Say, lease: Lease, poll: select.epoll) -> None:
+    def __init__(self, say: Say, lease: Lease, poll: Readiness) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.by_pid: dict[int, Entry] = {}  # of those that are our own and run
         self.by_mark: dict[int, Entry] = {}  # the same

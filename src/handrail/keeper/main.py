@@ -30,6 +30,7 @@ from handrail.keeper import hardening, messages, own_fds, tree, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
 from handrail.keeper.proc_children import children_of
+from handrail.keeper.readiness import Readiness
 from handrail.keeper.restart import save as reexec_save
 from handrail.keeper.servers.handoff import ServerHandoff
 from handrail.keeper.servers.lease import Lease
@@ -48,7 +49,7 @@ class Keeper:
     """The children, the links to servers, and the notes that servers left for the next."""
 
     def __init__(self, orphan_ttl: float) -> None:
-        self.poll = select.epoll()
+        self.poll = Readiness()
         self.links = ServerLinks(self.poll)
         self.lease = Lease(orphan_ttl)
         self.children = Children(self.links.say, self.lease, self.poll)

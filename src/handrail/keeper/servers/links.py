@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from handrail.keeper import messages, own_fds
+from handrail.keeper.readiness import Readiness
 
 #: What is sent, to which question, with which fields and descriptors.
 Outgoing = tuple[int, int, list[bytes], list[int]]
@@ -48,7 +49,7 @@ class ServerLink:
 class ServerLinks(dict[int, ServerLink]):
     """All links, by their fd."""
 
-    def __init__(self, poll: select.epoll) -> None:
+    def __init__(self, poll: Readiness) -> None:
         super().__init__()
         self.poll = poll
 
