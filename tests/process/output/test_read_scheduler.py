@@ -133,6 +133,29 @@ async def test_descriptor_is_open_only_while_there_are_children() -> None:
     turns.close()
 
 
+async def test_stream_that_alone_has_output_is_watched_by_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    turns = ReadScheduler(loop)
+    alone, other = Piped(turns), Piped(turns)
+    for stream in (alone, other):
+        turns.watch(cast("Any", stream))
+    steps = read_scheduler._ALONE_TURNS
+    for count in range(1, 3 * steps):
+        os.write(alone.far, b"x")
+        await eventually_so(lambda count=count: len(alone.took) == count)
+        if count == steps:
+            assert turns._by_loop == set()
+    assert turns._by_loop == {alone.fd}
+    os.write(other.far, b"y")
+    await eventually_so(lambda: other.took == [b"y"])
+    alone.end()  # as when its client does not read, and it is watched again
+    assert turns._by_loop == set()
+    other.end()
+    turns.close()
+    for fd in (alone.far, other.far):
+        os.close(fd)
+
+
 async def test_streams_are_watched_until_they_end_whatever_others_do() -> None:
     loop = asyncio.get_running_loop()
     failures: list[dict[str, Any]] = []
