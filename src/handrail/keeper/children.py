@@ -428,14 +428,14 @@ class Children:
         """
         if not ended:
             return
-        orphans = self.orphans() if self.near else None
+        orphans = self.listed_orphans() if self.near else None
         marks: set[int | None] = set()
         if orphans and any(entry.may_leave_orphans for entry, _ in ended):
             marks = {orphan_kill.mark_of(pid) for pid in orphans}
         for entry, status in ended:
             self.finish(entry, status, left=entry.mark in marks, alone=orphans == [])
 
-    def orphans(self) -> list[int] | None:
+    def listed_orphans(self) -> list[int] | None:
         """The orphans that came to us; None: it cannot be told."""
         try:
             if self.listing < 0:
