@@ -177,6 +177,8 @@ async def test_they_end_with_their_keeper(warm: Warm, folder: Path) -> None:
         assert launcher is not None
         os.kill(launcher.keeper_pid, signal.SIGKILL)
         await eventually_so(lambda: not any(map(alive, pids)), "they end")
+        # A start before that is refused, with the advice to try again.
+        await eventually_so(lambda: not launcher.link.alive, "the loss is noticed")
         assert (await warmed.ws.run("echo again")).stdout == "again\n"
     assert os.listdir(folder) == []
 
