@@ -279,7 +279,7 @@ async def test_what_has_closed_and_left_nothing_is_forgotten_without_a_question(
     await table.end_all()
     await shop.until(lambda: not children(shop.keeper), "its daemon is gone")
     assert await shop.keeper_fds() == keeper
-    assert descriptors() == before
+    await shop.until(lambda: descriptors() == before, "descriptors are closed")
 
 
 async def test_end_all_with_grace(shop: Workshop) -> None:

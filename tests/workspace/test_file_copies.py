@@ -370,8 +370,9 @@ def test_a_hostile_machine_writes_nowhere_else(progress: Any, tmp_path: Path) ->
     with pytest.raises(NotCopied) as info:
         side = Side(evil, "/")
         run(file_transfer.transfer(str(tmp_path / "dst"), side, upload=False, progress=progress))
-    # By names ``through`` is said to be a directory and a link.
-    assert len(info.value.failures) == (7 if progress else 8)
+    # By names ``through`` is said to be a directory and a link: what comes second fails, and if
+    # that is the directory, the file in it fails too.
+    assert len(info.value.failures) in ((7,) if progress else (7, 8))
     assert sorted(os.listdir(tmp_path / "dst")) == ["fine", "through"]
     assert (tmp_path / "dst/fine").stat().st_mode & 0o7777 == 0o755  # no set-id bits
     assert sorted(os.listdir(tmp_path)) == ["dst", "outside"]

@@ -66,7 +66,7 @@ class Children:
         self.endings = Deadlines(self.signal_ending)
         self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
-        self.listing = -1  # the list of orphans, once a child has ended
+        self.listing = -1  # the kernel's list of orphans, open from the start on
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     @property

@@ -220,6 +220,7 @@ class Keeper:
         # A child leaves no garbage that only cycles hold, and each start would be looked through.
         gc.freeze()
         gc.set_threshold(20_000, 50, 50)
+        self.children.listed_orphans()  # its descriptor is opened while others are free
         self.children.reap_all()
         due = self.next_due()
         while self.running:
