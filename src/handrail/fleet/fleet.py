@@ -16,6 +16,7 @@ from handrail.fleet import settings as given
 from handrail.fleet.engine import Engine
 from handrail.fleet.errors import FleetError
 from handrail.fleet.hosts_engine import HostsEngine
+from handrail.fleet.kept_lines import give_up_idle
 from handrail.fleet.metrics import FleetMetrics, of_nodes
 from handrail.fleet.node_set import NodeSet
 from handrail.fleet.placing import Placing, Wish, node_of
@@ -170,7 +171,9 @@ class Fleet(NamesChecked):
         except BaseException:
             await to_the_end(self._let_go(ends=not self._settings.named))
             raise
-        self._parking = asyncio.get_running_loop().create_task(self._park())
+        after = self._lines.park_after
+        idle = give_up_idle(self._spaces, self._parts.nodes.all, after)
+        self._parking = asyncio.get_running_loop().create_task(idle)
 
     def _make_engine(self) -> Engine:
         where = self._where
@@ -487,19 +490,3 @@ class Fleet(NamesChecked):
         """A token for the server of a node, for so many seconds; None: it needs none."""
         parts = self._parts
         return parts.engine.token(parts.nodes.find(node).id, given.positive(ttl, "ttl"))
-
-    # --- parking --------------------------------------------------------------------------
-
-    async def _park(self) -> None:
-        """Give up the connections of idle workspaces, and those without one, again and again."""
-        after = self._lines.park_after
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(min(10.0, after / 4))
-            for space in list(self._spaces.values()):
-                line = space.line
-                if line.idle and not line.parked and loop.time() - line.used > after:
-                    line.park()
-            before = loop.time() - after
-            for node in self._parts.nodes.all():
-                await node.kept_lines.close(before)

@@ -11,7 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from handrail.fleet.data_line import DataLine
+    from handrail.fleet.node import Node
+    from handrail.fleet.workspace import FleetWorkspace
 
 #: The most of one node.
 _MOST = 64
@@ -62,3 +66,19 @@ def _usable(line: DataLine) -> bool:
         and line.idle
         and line.incarnation == line.node.incarnation
     )
+
+
+async def give_up_idle(
+    spaces: Mapping[str, FleetWorkspace], nodes: Callable[[], Iterable[Node]], after: float
+) -> None:
+    """Give up the connections of idle workspaces, and those without one, again and again."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(min(10.0, after / 4))
+        before = loop.time() - after
+        for space in list(spaces.values()):
+            line = space.line
+            if line.idle and not line.parked and line.used < before:
+                line.park()
+        for node in nodes():
+            await node.kept_lines.close(before)
