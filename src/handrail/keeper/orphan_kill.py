@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Container, Iterable
 
 from handrail.keeper import RLIMIT_LOCKS
-from handrail.keeper.proc_children import orphans_path, without
+from handrail.keeper.proc_children import orphans_path, read_open, without
 
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
@@ -32,7 +32,6 @@ _PAUSE = 0.0003
 #: How long those that were killed may take to end: their children come to us only then, and what a
 #: PID namespace has used.  A busy machine takes more than 50 ms to end one.
 _END_SECONDS = 0.25
-_MOST_BYTES = 1 << 20
 
 
 def mark_of(pid: int) -> int | None:
@@ -85,7 +84,7 @@ def end_near(
         while quiet < looks and time.monotonic() - began < SECONDS:
             new = False
             # Newest first: one that starts the next and ends is at the end of the list.
-            for pid in reversed(without(os.pread(children, _MOST_BYTES, 0), leaders)):
+            for pid in reversed(without(read_open(children), leaders)):
                 if pid in others:
                     continue
                 if pid not in killed:

@@ -44,6 +44,8 @@ _LAST_SECONDS = 2.0
 _LOOK_SECONDS = 60.0
 #: How many profiles are remembered.
 _MOST_PROFILES = 64
+#: How many programs and directories are remembered for a plan.
+_MOST_REACHABLE = 256
 _TOO_FAST = "the workspace changes too fast to be covered; start the command again"
 
 
@@ -328,7 +330,12 @@ def _real(path: bytes) -> bytes:
 
 
 def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
-    """Refuse what can be seen to fail, with a better sentence than exec's; raises Refused."""
+    """Refuse what can be seen to fail, with a better sentence than exec's; raises Refused.
+
+    Looked at once for a plan: it enforces nothing, and a command that cannot begin later fails.
+    """
+    if (program, cwd) in plan.reachable:
+        return
     real = _real(cwd)
     shown_from = plan.shown.host_path(real)
     if shown_from != real and not os.path.isdir(shown_from):
@@ -341,11 +348,12 @@ def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
             f"the working directory {os.fsdecode(cwd)} is not readable under the profile;"
             " give read access to it"
         )
-    if b"/" not in program:
-        return  # looked up in the sandbox
-    path = _real(posixpath.join(real, program))
-    if plan.access(path) is Access.DENY:
-        raise Refused(
-            f"the program {os.fsdecode(program)} is not readable under the profile; give read"
-            " access to it (`minimal` holds the usual ones)"
-        )
+    if b"/" in program:  # else it is looked up in the sandbox
+        path = _real(posixpath.join(real, program))
+        if plan.access(path) is Access.DENY:
+            raise Refused(
+                f"the program {os.fsdecode(program)} is not readable under the profile; give read"
+                " access to it (`minimal` holds the usual ones)"
+            )
+    if len(plan.reachable) < _MOST_REACHABLE:
+        plan.reachable.add((program, cwd))

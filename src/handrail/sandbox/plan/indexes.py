@@ -9,6 +9,7 @@ from handrail import private_places
 from handrail.sandbox.plan.directory_cache import DirectoryCache
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.plan.mount_aliases import MountTable
+from handrail.sandbox.profile import Access
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Indexes:
 
     def much_has_changed(self, profile: Profile) -> bool:
         """Whether taking what was reported of a profile's trees takes a while."""
-        places = {*(rule.path for rule in profile.rules), *self._patterns(profile)}
+        places = {rule.path for rule in profile.rules if rule.access is Access.WRITE}
+        places.update(self._patterns(profile))
         trees = (self._trees.get(self._key(place, profile)) for place in places)
         return any(tree is not None and tree.directories.has_much_to_take() for tree in trees)
 

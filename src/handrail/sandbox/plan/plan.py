@@ -37,6 +37,8 @@ class Plan:
 
     def __init__(self, profile: Profile, registry: PlaceholderRegistry, indexes: Indexes) -> None:
         self.profile = profile
+        #: Without the private places.
+        self.public_profile = profile._replace(private=())
         self.registry = registry
         self._indexes = indexes
         self.steps: list[Step] = []
@@ -74,6 +76,8 @@ class Plan:
         self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
         self.shown = Shown()
+        #: Programs and working directories that a command was seen to reach.
+        self.reachable: set[tuple[bytes, bytes]] = set()
         #: Whether its mounts can be copied (``sandbox/warm/command_fits.py``), once it was asked.
         self.copyable: bool | None = None
         #: While these are the revisions of its trees, only these facts can have changed.
@@ -106,6 +110,16 @@ class Plan:
         shared = self.profile.shared
         repositories = (self.repositories[root] for root in shared if root in self.repositories)
         return frozenset().union(*repositories, *self.sockets.values())
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether all that it was found in is watched, so that a look takes what was reported."""
+        if self._unwatched is None or not all(self._unwatched[0]):
+            return False
+        shared = (root for root in self.profile.shared if root in self.repositories)
+        return all(
+            self._indexes.repositories(root, self.profile).directories.sees_names for root in shared
+        )
 
     def still_true(self) -> bool:
         """Whether the file system looks as it did when this plan was made."""
@@ -304,7 +318,10 @@ class Planner:
         """
         if self._indexes.much_has_changed(profile):
             return True
-        if quick:
+        if quick or any(
+            known is not None and known.is_watched
+            for known in (self._plans.get((profile, careful)) for careful in (False, True))
+        ):
             return False
         self._indexes.look()
         return self._indexes.has_many_names(profile) or any(

@@ -107,6 +107,9 @@ class WarmSandboxes:
         self._failed = self._moved = -_FAILED_SECONDS
         #: None is made before.
         self._rests = 0.0
+        #: When those that wait were last looked at, and the free memory.
+        self._looked = self._asked_memory = -_LOOK_SECONDS
+        self._scarce = False
         self._most = max(0, min(demand.MOST, fd_reserve.limit() // 4 // _EACH))
         self._keeper = launcher.keeper_pid
         self._processors = os.cpu_count() or 1
@@ -130,7 +133,7 @@ class WarmSandboxes:
             return None
         self._end_lost()
         kind = Kind(
-            Family(plan.profile._replace(private=()), None if joining is None else joining.network),
+            Family(plan.public_profile, None if joining is None else joining.network),
             command.tty,
             command.pipe_stdin,
             lasting,
@@ -249,15 +252,7 @@ class WarmSandboxes:
         now = self._loop.time()
         pause = self._pause(now)
         ends = _MOST_ENDS if pause <= 0 else 0
-        wanted = self._wanted(now)
-        for kind, line in list(self._lines.items()):
-            for one in list(line.standing):
-                if not one.stands() or len(line.standing) > wanted[kind]:
-                    line.standing.remove(one)
-                    self._unusable.append(one)
-            if (kind.over or line.demand.over(now)) and not line.standing:
-                del self._lines[kind]
-        self._templates.keep({kind.family for kind in self._lines})
+        self._sort_out(now)
         while ends and self._unusable:
             ends -= 1
             self._end(self._unusable.pop())
@@ -265,13 +260,39 @@ class WarmSandboxes:
             self._wake(max(pause, _ENDS_SECONDS))
             return
         missing = None if self._maker is not None else self._missing(now)
-        if missing is not None and pause <= 0:
-            pause = 0.0 if _free_bytes() >= _FREE_BYTES else _FAILED_SECONDS
+        if missing is not None and pause <= 0 and self._is_scarce(now):
+            pause = _FAILED_SECONDS
         if missing is not None and pause <= 0:
             self._maker = self._loop.create_task(self._make(*missing))
             self._maker.add_done_callback(partial(self._made, now))
         elif self._lines:
             self._wake(_LOOK_SECONDS if missing is None else pause)
+
+    def _is_scarce(self, now: float) -> bool:
+        """Whether too little memory is free; asked once in a while, for it takes as long as the
+        rest."""
+        if now >= self._asked_memory + _LOOK_SECONDS:
+            self._asked_memory = now
+            self._scarce = _free_bytes() < _FREE_BYTES
+        return self._scarce
+
+    def _sort_out(self, now: float) -> None:
+        """Set those aside that are not wanted any more, or not usable."""
+        wanted = self._wanted(now)
+        # Not each time one is made: each is looked at when it is used, and this may be while a
+        # command starts.
+        due = now - self._looked >= _LOOK_SECONDS
+        if due:
+            self._looked = now
+        for kind, line in list(self._lines.items()):
+            if due or len(line.standing) > wanted[kind]:
+                for one in list(line.standing):
+                    if len(line.standing) > wanted[kind] or not one.stands():
+                        line.standing.remove(one)
+                        self._unusable.append(one)
+            if (kind.over or line.demand.over(now)) and not line.standing:
+                del self._lines[kind]
+                self._templates.keep({kind.family for kind in self._lines})
 
     def _missing(self, now: float) -> tuple[Kind, Line] | None:
         """The next one to make: of the kind that has fewest of those it wants."""
