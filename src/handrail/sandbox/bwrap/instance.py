@@ -63,6 +63,7 @@ class RunningSandbox:
         "_instances",
         "_lease",
         "_looking",
+        "_mounts",
         "_namespace",
         "_ready",
         "_said",
@@ -111,6 +112,8 @@ class RunningSandbox:
         self._waiting: tuple[AbstractEventLoop, int, list[Callable[[], None]]] | None = None
         #: Fds of others that a child after a fork must not keep.
         self._spare: tuple[int, ...] = ()
+        #: Keeps its mounts until the end was told: its first process would wait for that.
+        self._mounts = -1
         self._said = b""
         self._namespace = 0
         self._bwrap = 0  # pid, if a previous server has set the sandbox up
@@ -212,6 +215,10 @@ class RunningSandbox:
             if self._looking is looking:
                 self._look_away()
 
+    def keep_mounts(self, fd: int) -> None:
+        """Close an fd that keeps its mounts once it has ended; taking them down takes a while."""
+        self._mounts = fd
+
     def begin(self, masks: Sequence[Placeholder]) -> list[int]:
         """Note that a waiting sandbox has its command, to which the fds belong from now on.
 
@@ -308,9 +315,9 @@ class RunningSandbox:
         _running.discard(self)
         waiting, self._waiting = self._waiting, None
         held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
-        held += self._spare
+        held += [*self._spare, self._mounts]
         self._closing, self._info, self._ready, self._looking = (), -1, -1, None
-        self._spare = ()
+        self._spare, self._mounts = (), -1
         for fd in held:
             if fd >= 0:
                 os.close(fd)
@@ -445,6 +452,11 @@ class RunningSandbox:
         info, self._info = self._info, -1
         if info >= 0:
             os.close(info)
+        mounts, self._mounts = self._mounts, -1
+        if mounts >= 0:
+            from handrail.sandbox.slow_close import close_later  # for sandboxes that waited
+
+            close_later((mounts,))
         self._close_ready()
 
     def _forget(self) -> None:

@@ -63,7 +63,10 @@ class WaitingSandbox:
         Refused, and changes nothing then.
         """
         covers = self.running.begin(self.template.plan.masks)
-        os.close(self._mounts)
+        if covers:
+            os.close(self._mounts)  # placeholders are removed only when nothing is mounted on them
+        else:
+            self.running.keep_mounts(self._mounts)
         return covers
 
     def close(self) -> None:
