@@ -137,19 +137,6 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
     return _widen(name, above, mode)
 
 
-def make_directory_only(name: bytes, above: int, mode: int) -> os.stat_result:
-    """Like `make_directory`, and says what was made: most need no descriptor."""
-    os.mkdir(name, mode, dir_fd=above)
-    status = os.stat(name, dir_fd=above, follow_symlinks=False)
-    if not stat.S_ISDIR(status.st_mode):  # exchanged already
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if stat.S_IMODE(status.st_mode) & mode != mode:
-        made = _widen(name, above, mode)
-        status = os.fstat(made)
-        os.close(made)
-    return status
-
-
 def _widen(name: str | bytes, above: int | None, mode: int) -> int:
     """Give a new directory of ours what the umask took; an ``O_PATH`` descriptor of it."""
     try:

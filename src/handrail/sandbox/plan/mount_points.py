@@ -2,10 +2,15 @@
 
 Each is reached by its opened parent directory, without following a link that a command could have
 made.  One is removed only if it is what was made (device and inode) and is empty.
+
+A kill can come before the inode of a new one is recorded.  Until then each has a mark that other
+programs do not make: a sticky bit where no other user may write.  What has the mark where a program
+that was killed was about to make one is what that program made.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -22,7 +27,7 @@ from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from typing import Self
 
     from handrail.sandbox.plan.safe_open import Above
@@ -30,8 +35,12 @@ if TYPE_CHECKING:
 Identity = tuple[int, int]  # device, inode
 Made = tuple[bytes, Identity]  # a path, and what was made there
 
+#: The identity of what is recorded before it is made.  No file has it.
+EXPECTED: Identity = (0, 0)
+
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = _AS_IT_IS | os.O_DIRECTORY
 #: Limits of parent directories that are open at a time, and of those that stay open.
 _MOST_OPEN, _MOST_KEPT = 64, 4
 
@@ -124,25 +133,57 @@ class Directories:
 
 
 def make_point(parent: int, name: bytes, *, directory: bool) -> Identity:
-    """Make one in its open parent directory; raises OSError, FileExistsError among them."""
+    """Make one, marked, in its open parent directory; raises OSError, such as FileExistsError."""
+    mode = _mode(name, directory) & ~0o022 | stat.S_ISVTX
     if directory:
-        # Programs of the host can use what they trust in the meantime, so it has their mode.
-        mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
-        status = private_files.make_directory_only(name, parent, mode)
+        os.mkdir(name, mode, dir_fd=parent)
     else:
-        fd = os.open(name, _NEW_FILE, 0o644, dir_fd=parent)
-        status = os.fstat(fd)
-        os.close(fd)
+        os.close(os.open(name, _NEW_FILE, mode, dir_fd=parent))
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode) != directory:  # exchanged already
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     return status.st_dev, status.st_ino
 
 
-def remove_points(directories: Directories, made: Iterable[Made]) -> bool:
-    """Remove what we made, unless it was replaced or is not empty; whether all of it was found."""
+def unmark_point(parent: int, name: bytes, identity: Identity, *, directory: bool) -> None:
+    """Give one that is recorded the mode that it keeps; raises OSError."""
+    made = os.open(name, _AS_IT_IS, dir_fd=parent)
+    try:
+        status = os.fstat(made)
+        if identity == (status.st_dev, status.st_ino) and status.st_uid == os.geteuid():
+            now, mode = stat.S_IMODE(status.st_mode), _mode(name, directory)
+            # A directory has its mode whatever the umask is.
+            kept = (now | mode if directory else now) & (~stat.S_ISVTX | mode)
+            if kept != now:
+                os.chmod(f"/proc/self/fd/{made}", kept)  # fchmod wants more than O_PATH
+    finally:
+        os.close(made)
+
+
+def _mode(name: bytes, directory: bool) -> int:
+    if not directory:
+        return 0o644
+    # Programs of the host can use what they trust in the meantime, so it has their mode.
+    return 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
+
+
+def _is_marked(status: os.stat_result) -> bool:
+    marked = status.st_mode & (stat.S_ISVTX | 0o022) == stat.S_ISVTX
+    return marked and status.st_uid == os.geteuid()
+
+
+def remove_points(
+    directories: Directories, made: Iterable[Made], held: Collection[bytes] = ()
+) -> bool:
+    """Remove what we made, unless it was replaced or is not empty; whether all of it was found.
+
+    What is ``EXPECTED`` is removed if it has the mark and is not held, as a line.
+    """
     found = True
     with directories:
         for path, identity in made:
             try:
-                found &= _remove(*directories.of(path), identity, path)
+                found &= _remove(*directories.of(path), identity, path, held)
             except (Missing, Crossed, Refused):
                 found = False  # unreachable
             except OSError:
@@ -150,9 +191,14 @@ def remove_points(directories: Directories, made: Iterable[Made]) -> bool:
     return found
 
 
-def _remove(parent: int, name: bytes, identity: Identity, path: bytes) -> bool:
+def _remove(
+    parent: int, name: bytes, identity: Identity, path: bytes, held: Collection[bytes]
+) -> bool:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if identity != (status.st_dev, status.st_ino):
+    found = status.st_dev, status.st_ino
+    if identity == EXPECTED and _is_marked(status) and line_of(path, found) not in held:
+        identity = found
+    if identity != found:
         return False
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
@@ -168,10 +214,39 @@ def line_of(path: bytes, identity: Identity) -> bytes:
     return b"%d %d %b" % (*identity, path)
 
 
-def read_lines(lines: Iterable[bytes]) -> Iterable[Made]:
-    """What was recorded, in about the order in which it was made."""
-    for line in sorted(lines):
+def read_lines(lines: Iterable[bytes], held: Collection[bytes] = ()) -> Iterable[Made]:
+    """What was recorded and is not held; what was expected, too, if it may have been made."""
+    made: set[bytes] = set()
+    for line in sorted(lines, reverse=True):  # the expected ones last
         device, _, rest = line.partition(b" ")
         inode, _, path = rest.partition(b" ")
-        if device.isdigit() and inode.isdigit() and path.startswith(b"/"):
-            yield path, (int(device), int(inode))
+        if not (device.isdigit() and inode.isdigit() and path.startswith(b"/")):
+            continue
+        identity = int(device), int(inode)
+        if identity == EXPECTED and path in made:
+            continue
+        made.add(path)
+        if line not in held or identity == EXPECTED:
+            yield path, identity
+
+
+def write_lines(record: int, lines: Iterable[bytes]) -> None:
+    """Append lines to an open record; raises OSError."""
+    data = b"".join([line + b"\0" for line in lines])
+    while data:
+        data = data[os.write(record, data) :]
+
+
+def read_record(directory: int, name: str) -> frozenset[bytes]:
+    """The lines of a record in the private directory of them; raises OSError."""
+    try:
+        fd = private_files.open_file(directory, name, os.O_RDONLY)
+    except FileNotFoundError:
+        return frozenset()  # its maker was killed before it made anything
+    try:
+        text = b""
+        while part := os.read(fd, 65_536):
+            text += part
+        return frozenset(text.split(b"\0"))
+    finally:
+        os.close(fd)

@@ -1,10 +1,11 @@
 """Protected names that must not be created while a sandbox runs.
 
 A mount needs a mount point, so a protected name that is missing has to exist on the host while a
-sandbox covers it.  Each one we make is at once recorded in a private directory, one file per lease.
-Beside it lies an empty file that stays locked while any process of the sandbox lives: its first
-process holds a copy of the fd (bwrap's ``--sync-fd``).  So a later run can tell what a killed
-server has left behind, and removes it, by identity and only if empty.
+sandbox covers it.  Each is recorded in a private directory, one file per lease: before it is made,
+and with its inode once it is.  Beside the record an empty file stays locked while any process of
+the sandbox lives: its first process holds a copy of the fd (bwrap's ``--sync-fd``).  So a later run
+can tell what a killed server has left behind, and removes it, by its inode (or the mark that it has
+until that is recorded) and only if empty.
 
 Processes that share the directory may see different file systems under one path, such as a /tmp of
 their own.  So several placeholders can have one path, and a lease is named for the mount namespace
@@ -27,11 +28,15 @@ import time
 from handrail import private_files, private_places
 from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.mount_points import (
+    EXPECTED,
     Directories,
     line_of,
     make_point,
     read_lines,
+    read_record,
     remove_points,
+    unmark_point,
+    write_lines,
 )
 from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused
 from handrail.start_errors import SandboxUnavailable
@@ -40,7 +45,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from handrail.sandbox.plan.mount_points import Identity, Made
+    from handrail.sandbox.plan.mount_points import Identity
+
+    Living = dict[str, frozenset[bytes] | set[bytes]]  # what leases hold, by name
 
 #: The record of what was made, the lock that says whether it is still needed, and the mark of a
 #: lease that another program shares a placeholder with.
@@ -78,7 +85,7 @@ class PlaceholderLease:
         self.fd = fd  # passed to --sync-fd
         self.made: dict[Placeholder, Identity] = {}
         #: The same as it is recorded.
-        self.lines: frozenset[bytes] = frozenset()
+        self.lines: set[bytes] = set()
         #: Whether a lease that is not of this registry is known to hold one of them too.
         self.outside = False
         #: Whether it was made ahead of its sandbox's command.
@@ -175,29 +182,31 @@ class PlaceholderRegistry:
 
     def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
         sharing = _Sharing(self, lease)
-        made: dict[Placeholder, Identity] = {}
-        new: list[Made] = []
-        lines: list[bytes] = []
+        new: list[Placeholder] = []
         try:
             written = os.open(lease.name + _MADE, _RECORD, 0o600, dir_fd=self._fd)
             try:
+                # First: what is not recorded stays for ever after a kill.
+                write_lines(written, [line_of(mask.path, EXPECTED) for mask in masks])
                 with self._directories:
                     for mask in masks:
                         identity, is_new = _made_or_shared(self._directories, mask, sharing)
-                        made[mask] = identity
                         if is_new:
-                            new.append((mask.path, identity))
-                        line = line_of(mask.path, identity)
-                        # Each at once: what is not recorded stays for ever after a kill.
-                        os.write(written, line + b"\0")
-                        lines.append(line)
+                            new.append(mask)
+                        lease.made[mask] = identity
+                        lease.lines.add(line_of(mask.path, identity))
+                    write_lines(written, lease.lines)
+                    for mask in new:
+                        _unmark(self._directories, mask, lease.made[mask])
             finally:
                 os.close(written)
         except BaseException:
-            remove_points(self._directories, new)
+            made = [(mask.path, lease.made[mask]) for mask in new]
+            made += [(mask.path, EXPECTED) for mask in masks]  # made, and not noted here
+            lease.made, lease.lines = {}, set()
+            remove_points(self._directories, made)
             self._forget(lease.name)
             raise
-        lease.made, lease.lines = made, frozenset(lines)
 
     def _forget(self, name: str, *, shared: bool = True) -> None:
         for kind in (_MADE, _HELD, _SHARED) if shared else (_MADE, _HELD):
@@ -215,7 +224,7 @@ class PlaceholderRegistry:
                 kept = self._held_by_others(lease, files)
                 # Before the record: a kill in between leaves it to the next sweep.
                 made = ((mask.path, identity) for mask, identity in lease.made.items())
-                remove_points(self._directories, read_lines(lease.lines - kept) if kept else made)
+                remove_points(self._directories, read_lines(lease.lines, kept) if kept else made)
             finally:
                 os.close(lease.fd)
                 self._forget(lease.name, shared=lease.name + _SHARED in files)
@@ -245,7 +254,9 @@ class PlaceholderRegistry:
         """What other leases hold of that which this one holds, and perhaps more."""
         outside = lease.outside or lease.name + _SHARED in files
         if lease.lines and not outside:
-            outside = any(file.endswith(_HELD) and not _is_marking(file) for file in files)
+            outside = any(
+                file.endswith(_HELD) and not file.endswith(_MARKING + _HELD) for file in files
+            )
         if outside or self._is_due(_SWEEP_AT_LAST if lease.prepared else _SWEEP_SECONDS):
             others = list(self.living(files, lease.name).values())
         else:
@@ -256,7 +267,7 @@ class PlaceholderRegistry:
     def _is_due(self, seconds: float) -> bool:
         return time.monotonic() - self._swept >= seconds
 
-    def holders(self, lines: frozenset[bytes]) -> list[PlaceholderLease]:
+    def holders(self, lines: Collection[bytes]) -> list[PlaceholderLease]:
         """The leases of this registry that hold one of them."""
         return [one for one in list(self._active.values()) if not one.lines.isdisjoint(lines)]
 
@@ -295,14 +306,14 @@ class PlaceholderRegistry:
         elif not self.is_marked(name):
             os.close(private_files.open_file(self._fd, name + _SHARED, _NEW))
 
-    def living(self, files: Iterable[str] = (), without: str = "") -> dict[str, frozenset[bytes]]:
+    def living(self, files: Iterable[str] = (), without: str = "") -> Living:
         """What all live leases hold, by name, but for one; that of dead ones is removed.
 
         ``files``: those of the directory, if they are known.
         """
         self._swept = time.monotonic()
         files = frozenset(files or os.listdir(self._fd))
-        living: dict[str, frozenset[bytes]] = {}
+        living: Living = {}
         dead: dict[str, frozenset[bytes]] = {}
         # By the locks, which are made first and go last: none of the records is left out.
         for file in files:
@@ -316,7 +327,7 @@ class PlaceholderRegistry:
                 living[name] = ours.lines
                 continue
             try:
-                lines = frozenset(_read(self._fd, name + _MADE).split(b"\0"))
+                lines = read_record(self._fd, name + _MADE)
                 locked = _locked_by_others(self._fd, file)
             except OSError:
                 continue  # no file of ours
@@ -325,7 +336,8 @@ class PlaceholderRegistry:
             held = frozenset().union(*living.values())
             directories = Directories()  # not ours, which may be in use now
             for name, lines in dead.items():
-                if remove_points(directories, read_lines(lines - held)) or self._made_here(name):
+                made = read_lines(lines, held)
+                if remove_points(directories, made, held) or self._made_here(name):
                     self._forget(name)
             directories.close()
         return living
@@ -397,7 +409,7 @@ class _Sharing:
         self._registry = registry
         self._lease = lease
         self._near: set[str] = set()
-        self._living: dict[str, frozenset[bytes]] | None = None
+        self._living: Living | None = None
 
     def nearby(self, line: bytes) -> bool:
         """Whether a lease of our own registry holds it; it is shared then."""
@@ -439,10 +451,7 @@ def _made_or_shared(
     except FileExistsError:
         pass
     except OSError as error:
-        raise Refused(
-            f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
-            " make it, or leave its directory out of what may be written"
-        ) from None
+        raise _not_covered(mask, error) from None
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError:
@@ -458,6 +467,22 @@ def _made_or_shared(
     return identity, False
 
 
+def _unmark(directories: Directories, mask: Placeholder, identity: Identity) -> None:
+    try:
+        unmark_point(*directories.of(mask.path), identity, directory=mask.directory)
+    except (Missing, Crossed):
+        raise Stale from None
+    except OSError as error:
+        raise _not_covered(mask, error) from None
+
+
+def _not_covered(mask: Placeholder, error: OSError) -> Refused:
+    return Refused(
+        f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
+        " make it, or leave its directory out of what may be written"
+    )
+
+
 def _all_there(made: dict[Placeholder, Identity]) -> bool:
     for mask, identity in made.items():
         try:
@@ -467,25 +492,6 @@ def _all_there(made: dict[Placeholder, Identity]) -> bool:
         if (status.st_dev, status.st_ino) != identity:
             return False
     return True
-
-
-def _is_marking(file: str) -> bool:
-    """Whether a lock is of a program that marks the leases it shares placeholders with."""
-    return file.endswith(_MARKING + _HELD)
-
-
-def _read(directory: int, name: str) -> bytes:
-    try:
-        fd = private_files.open_file(directory, name, os.O_RDONLY)
-    except FileNotFoundError:
-        return b""  # its maker was killed before it made anything
-    try:
-        text = b""
-        while part := os.read(fd, 65_536):
-            text += part
-        return text
-    finally:
-        os.close(fd)
 
 
 def _locked_by_others(directory: int, name: str) -> bool:
