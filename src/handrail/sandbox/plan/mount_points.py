@@ -24,6 +24,7 @@ from handrail.sandbox.plan.safe_open import (
     open_path,
 )
 from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
+from handrail.sandbox.slow_close import close_later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,19 +181,27 @@ def remove_points(
     What is ``EXPECTED`` is removed if it has the mark and is not held, as a line.
     """
     found = True
+    opened: list[int] = []
     with directories:
         for path, identity in made:
             try:
-                found &= _remove(*directories.of(path), identity, path, held)
+                parent, name = directories.of(path)
+                found &= _remove(parent, name, identity, path, held, opened)
             except (Missing, Crossed, Refused):
                 found = False  # unreachable
             except OSError:
                 found = False  # gone, or another program uses it now: it stays
+    close_later(opened)
     return found
 
 
 def _remove(
-    parent: int, name: bytes, identity: Identity, path: bytes, held: Collection[bytes]
+    parent: int,
+    name: bytes,
+    identity: Identity,
+    path: bytes,
+    held: Collection[bytes],
+    opened: list[int],
 ) -> bool:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     found = status.st_dev, status.st_ino
@@ -203,6 +212,11 @@ def _remove(
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
         if ours or private_places.is_name(path):  # we never make a directory of another name
+            try:
+                # Its blocks are given up when it is closed: a file system may wait for the disk.
+                opened.append(os.open(name, _DIRECTORY, dir_fd=parent))
+            except OSError:
+                pass  # no fd free
             os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
         os.unlink(name, dir_fd=parent)

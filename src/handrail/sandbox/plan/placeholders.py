@@ -43,7 +43,7 @@ from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from handrail.sandbox.plan.mount_points import Identity
 
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 #: The record of what was made, the lock that says whether it is still needed, and the mark of a
 #: lease that another program shares a placeholder with.
 _MADE, _HELD, _SHARED = ".made", ".held", ".shared"
-#: How the name of a lease ends whose program makes such marks.  Earlier versions made none.
-_MARKING = "+"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _RECORD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How often it is looked for what killed programs have left: when a lease is prepared, or one that
@@ -162,7 +160,7 @@ class PlaceholderRegistry:
 
     def _prepared(self) -> PlaceholderLease:
         self._count += 1
-        name = f"{self._prefix}-{self._count}{_MARKING}"
+        name = f"{self._prefix}-{self._count}"
         held = private_files.open_file(self._fd, name + _HELD, _NEW)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
@@ -219,15 +217,15 @@ class PlaceholderRegistry:
         """Remove a lease's placeholders, except those that another lease holds too."""
         self._drop(lease)
         with self._locked():
-            files = frozenset(os.listdir(self._fd))
+            marked = self.is_marked(lease.name)
             try:
-                kept = self._held_by_others(lease, files)
+                kept = self._held_by_others(lease, marked)
                 # Before the record: a kill in between leaves it to the next sweep.
                 made = ((mask.path, identity) for mask, identity in lease.made.items())
                 remove_points(self._directories, read_lines(lease.lines, kept) if kept else made)
             finally:
                 os.close(lease.fd)
-                self._forget(lease.name, shared=lease.name + _SHARED in files)
+                self._forget(lease.name, shared=marked)
                 self._rest()
 
     def leave(self, lease: PlaceholderLease) -> None:
@@ -250,15 +248,11 @@ class PlaceholderRegistry:
             if held is lease:
                 del self._shared[key]
 
-    def _held_by_others(self, lease: PlaceholderLease, files: Collection[str]) -> frozenset[bytes]:
+    def _held_by_others(self, lease: PlaceholderLease, marked: bool) -> frozenset[bytes]:
         """What other leases hold of that which this one holds, and perhaps more."""
-        outside = lease.outside or lease.name + _SHARED in files
-        if lease.lines and not outside:
-            outside = any(
-                file.endswith(_HELD) and not file.endswith(_MARKING + _HELD) for file in files
-            )
-        if outside or self._is_due(_SWEEP_AT_LAST if lease.prepared else _SWEEP_SECONDS):
-            others = list(self.living(files, lease.name).values())
+        due = self._is_due(_SWEEP_AT_LAST if lease.prepared else _SWEEP_SECONDS)
+        if lease.outside or marked or due:
+            others = list(self.living(lease.name).values())
         else:
             # A lease of another program would have marked this one.
             others = [other.lines for other in self.holders(lease.lines)]
@@ -306,13 +300,10 @@ class PlaceholderRegistry:
         elif not self.is_marked(name):
             os.close(private_files.open_file(self._fd, name + _SHARED, _NEW))
 
-    def living(self, files: Iterable[str] = (), without: str = "") -> Living:
-        """What all live leases hold, by name, but for one; that of dead ones is removed.
-
-        ``files``: those of the directory, if they are known.
-        """
+    def living(self, without: str = "") -> Living:
+        """What all live leases hold, by name, but for one; that of dead ones is removed."""
         self._swept = time.monotonic()
-        files = frozenset(files or os.listdir(self._fd))
+        files = frozenset(os.listdir(self._fd))
         living: Living = {}
         dead: dict[str, frozenset[bytes]] = {}
         # By the locks, which are made first and go last: none of the records is left out.
