@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -71,6 +71,40 @@ def test_a_chunk_larger_than_the_retention_is_kept_alone() -> None:
     log.append(1, 0, 1)
     assert [c.size for c in log.read(0, None).chunks] == [1]
     assert log.omitted(0) == (29, 2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), max_size=12),
+    st.integers(0, 12),
+    st.integers(1, 40),
+)
+def test_a_settled_log_says_the_same(
+    chunks: list[tuple[int, int]], before_exit: int, limit: int
+) -> None:
+    """The exit may have a number between those of chunks."""
+    logs = [OutputLog(limit_bytes=limit) for _ in range(2)]
+    for log in logs:
+        starts = [0, 0]
+        for number, (stream, size) in enumerate([*chunks, (0, 0)]):
+            if number == min(before_exit, len(chunks)):
+                log.exited()
+            if size:
+                log.append(stream, starts[stream], size)
+                starts[stream] += size
+        log.closed()
+    plain, settled = logs[0], logs[1].settled()
+    for after in range(plain.next_seq + 2):
+        for most in (None, 0, 7):
+            pages = [log.read(after, most) for log in (plain, settled)]
+            assert pages[0].next_seq == pages[1].next_seq
+            told = [
+                [(one.seq, one.stream, one.start, one.size) for one in page.chunks]
+                for page in pages
+            ]
+            assert told[0] == told[1]
+        assert plain.omitted(after) == settled.omitted(after)
+        if after < plain.next_seq:
+            assert plain.since(after) == settled.since(after)
 
 
 def test_the_wires_retention() -> None:
