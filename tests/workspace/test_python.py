@@ -132,6 +132,38 @@ def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert isinstance(first, Gap)  # the session has read it, and it is not kept for others
 
 
+#: Lets the threads that read what children write run only when nothing else wants the processor.
+SLOW_READERS = """
+import os, subprocess, sys, threading
+for task in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(task), {min(os.sched_getaffinity(0))})
+for one in threading.enumerate():
+    if "watch" in one.name:
+        os.sched_setscheduler(one.native_id, os.SCHED_IDLE, os.sched_param(0))
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+"""
+
+
+@pytest.mark.fault
+def test_output_of_children_that_have_ended_is_in_the_result(py: PythonSession) -> None:
+    """It came with the next result when the kernel's thread had not read it in time."""
+    py.run(SLOW_READERS)
+    for number in range(10):
+        word = f"child {number} \N{SNOWMAN}\n"
+        command = f"printf %s '{word}'; printf %s '{word}' >&2"
+        result = py.run(f"os.system({command!r}); None")
+        assert (result.stdout, result.stderr) == (word, word)
+    py.run("busy.kill(); busy.wait()")
+
+
+def test_a_stream_that_code_closes(py: PythonSession) -> None:
+    """No thread reads from it again and again."""
+    py.run("import os, threading; os.close(1)")
+    readers = "len([one for one in threading.enumerate() if '(watch)' in one.name])"
+    eventually(lambda: py.run(readers).text == "1")
+    assert py.run("print(1)").stdout == "1\n"
+
+
 def test_stdin_is_refused(py: PythonSession) -> None:
     result = py.run("input('name?')")
     assert result.error is not None

@@ -20,6 +20,45 @@ from typing import Any
 
 #: How often the kernel's life is looked at while nothing is heard of it, in seconds.
 _LOOK_SECONDS = 1.0
+#: Run in the kernel first.  ipykernel reads what children write in a thread, and does not wait for
+#: that when code ends.  Here all that is in the pipe then is read before the result is sent.
+_READ_CHILDREN = """
+import codecs, fcntl, os, select, sys, termios, threading
+
+def capture(stream, fd):
+    stream._should_watch = False  # by the thread of ipykernel, for which nothing is left
+    source, write_end = os.pipe()
+    os.dup2(write_end, fd)
+    os.close(write_end)
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    lock = threading.Lock()
+
+    def take(size):
+        text = decode(os.read(source, size))
+        if text:
+            stream.write(text)
+
+    def there():
+        return int.from_bytes(fcntl.ioctl(source, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def take_now():
+        with lock:
+            size = there()
+            if size:
+                take(size)
+
+    def watch():
+        readable = select.poll()
+        readable.register(source, select.POLLIN)
+        while readable.poll()[0][1] & select.POLLIN:  # not when code has closed the stream
+            take_now()
+
+    threading.Thread(target=watch, daemon=True).start()
+    get_ipython().events.register("post_execute", take_now)
+
+capture(sys.stdout, 1)
+capture(sys.stderr, 2)
+"""
 _saying = threading.Lock()
 
 
@@ -69,6 +108,8 @@ def serve(manager: Any) -> None:
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=60)
+    code = f"exec({_READ_CHILDREN!r}, {{'get_ipython': get_ipython}})"
+    client.execute_interactive(code, silent=True, store_history=False, timeout=60)
     say(event="ready")
     wanted: queue.Queue[dict[str, Any] | None] = queue.Queue()
     threading.Thread(target=listen, args=(manager, wanted), daemon=True).start()
