@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 
 TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def free_port() -> int:
@@ -234,27 +233,24 @@ class Server:
         return total / 1e3
 
     def rss(self) -> int:
-        """Resident bytes."""
+        """Resident bytes: by ``status``, for the kernel rounds the figure of ``stat``."""
         self.refresh()
-        total = 0
-        for pid in self.pids:
-            try:
-                total += int(stat_fields(pid)[21]) * PAGE
-            except OSError:
-                pass
-        return total
+        return self._memory("VmRSS:")
 
     def peak(self) -> int:
         """The most bytes that were resident since ``reset_peak``."""
         self.refresh()
+        return self._memory("VmHWM:")
+
+    def _memory(self, kind: str) -> int:
         total = 0
         for pid in self.pids:
             try:
                 with open(f"/proc/{pid}/status") as f:
-                    peaks = [line for line in f if line.startswith("VmHWM:")]
+                    found = [line for line in f if line.startswith(kind)]
             except OSError:
                 continue
-            total += sum(int(line.split()[1]) * 1024 for line in peaks)
+            total += sum(int(line.split()[1]) * 1024 for line in found)
         return total
 
     def reset_peak(self) -> None:

@@ -36,7 +36,7 @@ WORKLOADS = {
     "read_rpc": Workload(rpc.read_rpc, 2),
     "pipeline": Workload(rpc.pipeline, 2),
     "output_latency": Workload(rpc.output_latency, 2),
-    "head_of_line": Workload(rpc.head_of_line, 1),
+    "head_of_line": Workload(rpc.head_of_line, 4),
     "slow_reader": Workload(capacity.slow_reader, 1),
     "idle": Workload(capacity.idle, 1),
     "retention": Workload(capacity.retention, 1),

@@ -98,26 +98,23 @@ async def output_latency(ctx: Context) -> Metrics:
 
 
 async def head_of_line(ctx: Context) -> Metrics:
-    """A pending long poll, and another request behind it on the same connection."""
+    """A pending long poll, and other requests behind it on the same connection."""
     c = await session(ctx.url)
-    process, _ = await c.start("sl", ["/bin/sleep", "30"])
-    poll = {"processId": "sl", "afterSeq": 0, "maxBytes": 1, "waitMs": 1000}
-    metrics: Metrics = {}
-
-    waiting = c.request("process/read", poll)
-    await asyncio.sleep(0.02)
-    begin = now()
-    _, answered = await asyncio.wait_for(c.request("environment/status", {}), 10)
-    metrics["status_during_long_poll_ms"] = (answered - begin) * 1e3
-    await waiting
-
-    waiting = c.request("process/read", poll)
-    await asyncio.sleep(0.02)
-    begin = now()
-    terminated = c.request("process/terminate", {"processId": "sl"})
-    await asyncio.wait_for(process.done, 10)
-    metrics["terminate_during_long_poll_ms"] = (now() - begin) * 1e3
-    await terminated
-    await waiting
+    metrics: Metrics = {"lat.status_during_long_poll": [], "lat.terminate_during_long_poll": []}
+    for i in range(ctx.size(50, 5)):
+        process, _ = await c.start(f"sl{i}", ["/bin/sleep", "30"])
+        poll = {"processId": process.pid, "afterSeq": 0, "maxBytes": 1, "waitMs": 10_000}
+        waiting = c.request("process/read", poll)
+        await asyncio.sleep(0.02)
+        for _ in range(4):
+            begin = now()
+            _, answered = await asyncio.wait_for(c.request("environment/status", {}), 10)
+            metrics["lat.status_during_long_poll"].append(us(answered - begin))
+        begin = now()
+        terminated = c.request("process/terminate", {"processId": process.pid})
+        closed = await asyncio.wait_for(process.done, 10)
+        metrics["lat.terminate_during_long_poll"].append(us(closed - begin))
+        await terminated
+        await waiting
     await c.close()
     return metrics

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 #: Steps taken from each pipe when the exit is known, so that what was written before it is
 #: numbered before it; bounded, for a grandchild may go on writing.
 _LAST_STEPS = 18
-_NO_STREAMS: tuple[Stream, ...] = ()
 
 
 class ChildOutput:
@@ -308,11 +307,10 @@ class ChildOutput:
         """Keep only what late readers may ask for; there may be very many."""
         if self.index is not None:
             self.close_index()
-        for stream in self.streams:
-            if stream.spool is not None or not stream.ended:
-                break
-        else:
-            self.streams = _NO_STREAMS
+        streams = self.streams  # a chunk has the place of its stream among them
+        while streams and streams[-1].spool is None and streams[-1].ended:
+            streams = streams[:-1]
+        self.streams = streams
         self.log = self.log.settled()
 
     def drop(self) -> None:

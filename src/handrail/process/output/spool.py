@@ -41,6 +41,8 @@ _TERMINAL_STEP = 8192
 _TERMINAL_STEPS = 16
 
 
+#: What is left of a read that could be written, one object for all spools.
+_NO_REST = memoryview(b"")
 #: Errors that say that there is no room, for now: of memory, of a disk, or by ``ulimit -f``.
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Errors of a call that is there and may be made: there is nothing to read, or no room.
@@ -57,7 +59,7 @@ class Spool:
         self._offset = 0
         self._laps = 0
         self._plain = False
-        self._rest = memoryview(b"")  # was read, and there was no room to write it
+        self._rest = _NO_REST  # was read, and there was no room to write it
         self._write_head(pending=False)
 
     @classmethod
@@ -66,7 +68,7 @@ class Spool:
         spool = object.__new__(cls)
         spool.fd = fd
         spool._plain = False
-        spool._rest = memoryview(b"")
+        spool._rest = _NO_REST
         magic, spool._laps, pending = _HEAD.unpack(os.pread(fd, _HEAD.size, RING))
         if magic != _MAGIC:
             raise ValueError("no spool of ours")

@@ -140,6 +140,8 @@ class Stream:
         """
         size = spool.position - self.numbered
         if size:
+            if size == STEP:
+                size = STEP  # the same number for all full steps: many are kept
             self._output.append(self.index, self.numbered, size)
             self.numbered += size
 

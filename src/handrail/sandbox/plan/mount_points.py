@@ -40,9 +40,8 @@ Made = tuple[bytes, Identity]  # a path, and what was made there
 EXPECTED: Identity = (0, 0)
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-_AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = _AS_IT_IS | os.O_DIRECTORY
-#: Limits of parent directories that are open at a time, and of those that stay open.
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Limits of directories that are open at a time, and of parents that stay open.
 _MOST_OPEN, _MOST_KEPT = 64, 4
 
 
@@ -133,32 +132,75 @@ class Directories:
             return -1  # a link, or missing
 
 
-def make_point(parent: int, name: bytes, *, directory: bool) -> Identity:
-    """Make one, marked, in its open parent directory; raises OSError, such as FileExistsError."""
-    mode = _mode(name, directory) & ~0o022 | stat.S_ISVTX
-    if directory:
-        os.mkdir(name, mode, dir_fd=parent)
-    else:
-        os.close(os.open(name, _NEW_FILE, mode, dir_fd=parent))
-    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if stat.S_ISDIR(status.st_mode) != directory:  # exchanged already
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    return status.st_dev, status.st_ino
+class NewPoints:
+    """Mount points for one record: open and marked until it has their inodes.
 
+    Raises OSError when the record cannot be written.
+    """
 
-def unmark_point(parent: int, name: bytes, identity: Identity, *, directory: bool) -> None:
-    """Give one that is recorded the mode that it keeps; raises OSError."""
-    made = os.open(name, _AS_IT_IS, dir_fd=parent)
-    try:
-        status = os.fstat(made)
-        if identity == (status.st_dev, status.st_ino) and status.st_uid == os.geteuid():
-            now, mode = stat.S_IMODE(status.st_mode), _mode(name, directory)
+    def __init__(self, record: int, paths: Iterable[bytes]) -> None:
+        self._record = record
+        self._lines: list[bytes] = []
+        #: An fd of each that is marked, and the mode that it is to have.
+        self._marked: list[tuple[int, int]] = []
+        self.made: list[Made] = []
+        # First: what is not recorded stays for ever after a kill.
+        write_lines(record, [line_of(path, EXPECTED) for path in paths])
+
+    def make(self, parent: int, path: bytes, name: bytes, *, directory: bool) -> Identity:
+        """Make one in its open parent directory; raises OSError, such as FileExistsError."""
+        if len(self._marked) >= _MOST_OPEN:
+            self.settle()
+        mode = _mode(name, directory)
+        marked = mode & ~0o022 | stat.S_ISVTX
+        if directory:
+            os.mkdir(name, marked, dir_fd=parent)
+            fd = _open_new(name, parent)
+        else:
+            fd = os.open(name, _NEW_FILE, marked, dir_fd=parent)
+        self._marked.append((fd, -1))
+        status = os.fstat(fd)
+        self.made.append((path, (status.st_dev, status.st_ino)))
+        if _is_marked(status):  # else exchanged, or the file system keeps no such bit
             # A directory has its mode whatever the umask is.
+            now = stat.S_IMODE(status.st_mode)
             kept = (now | mode if directory else now) & (~stat.S_ISVTX | mode)
-            if kept != now:
-                os.chmod(f"/proc/self/fd/{made}", kept)  # fchmod wants more than O_PATH
-    finally:
-        os.close(made)
+            self._marked[-1] = fd, kept
+        return self.made[-1][1]
+
+    def record(self, line: bytes) -> None:
+        """Have one recorded, new or not."""
+        self._lines.append(line)
+
+    def settle(self) -> None:
+        """Record what is new, and take its marks off; raises OSError."""
+        write_lines(self._record, self._lines)
+        self._lines.clear()
+        for fd, mode in self._marked:
+            if mode >= 0:
+                _change_mode(fd, mode)
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._marked:
+            os.close(self._marked.pop()[0])
+
+
+def _open_new(name: bytes, parent: int) -> int:
+    try:
+        return os.open(name, private_files.DIRECTORY, dir_fd=parent)
+    except PermissionError:  # by the umask
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+
+
+def _change_mode(fd: int, mode: int) -> None:
+    try:
+        os.fchmod(fd, mode)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        os.chmod(f"/proc/self/fd/{fd}", mode)  # fchmod wants more than O_PATH
 
 
 def _mode(name: bytes, directory: bool) -> int:

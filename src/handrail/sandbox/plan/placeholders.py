@@ -30,13 +30,11 @@ from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.mount_points import (
     EXPECTED,
     Directories,
+    NewPoints,
     line_of,
-    make_point,
     read_lines,
     read_record,
     remove_points,
-    unmark_point,
-    write_lines,
 )
 from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused
 from handrail.start_errors import SandboxUnavailable
@@ -179,30 +177,29 @@ class PlaceholderRegistry:
             self._fill(lease, masks)
 
     def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
-        sharing = _Sharing(self, lease)
-        new: list[Placeholder] = []
+        new: NewPoints | None = None
         try:
             written = os.open(lease.name + _MADE, _RECORD, 0o600, dir_fd=self._fd)
             try:
-                # First: what is not recorded stays for ever after a kill.
-                write_lines(written, [line_of(mask.path, EXPECTED) for mask in masks])
+                new = NewPoints(written, [mask.path for mask in masks])
+                sharing = _Sharing(self, lease, new)
                 with self._directories:
                     for mask in masks:
-                        identity, is_new = _made_or_shared(self._directories, mask, sharing)
-                        if is_new:
-                            new.append(mask)
+                        identity = _made_or_shared(self._directories, mask, sharing)
+                        line = line_of(mask.path, identity)
                         lease.made[mask] = identity
-                        lease.lines.add(line_of(mask.path, identity))
-                    write_lines(written, lease.lines)
-                    for mask in new:
-                        _unmark(self._directories, mask, lease.made[mask])
+                        lease.lines.add(line)
+                        new.record(line)
+                    new.settle()
             finally:
                 os.close(written)
         except BaseException:
-            made = [(mask.path, lease.made[mask]) for mask in new]
-            made += [(mask.path, EXPECTED) for mask in masks]  # made, and not noted here
             lease.made, lease.lines = {}, set()
-            remove_points(self._directories, made)
+            if new is not None:
+                new.close()
+                # By the mark, too: one may have been made that is not noted here.
+                expected = [(mask.path, EXPECTED) for mask in masks]
+                remove_points(self._directories, [*new.made, *expected])
             self._forget(lease.name)
             raise
 
@@ -396,9 +393,12 @@ def _mount_namespace() -> int:
 class _Sharing:
     """What a new lease shares with others, found once a name is there: few starts need it."""
 
-    def __init__(self, registry: PlaceholderRegistry, lease: PlaceholderLease) -> None:
+    def __init__(
+        self, registry: PlaceholderRegistry, lease: PlaceholderLease, new: NewPoints
+    ) -> None:
         self._registry = registry
         self._lease = lease
+        self.new = new
         self._near: set[str] = set()
         self._living: Living | None = None
 
@@ -429,20 +429,21 @@ class _Sharing:
         return bool(names)
 
 
-def _made_or_shared(
-    directories: Directories, mask: Placeholder, sharing: _Sharing
-) -> tuple[Identity, bool]:
-    """Make one mount point (True), or share one of a live lease.  Raises Stale, or Refused."""
+def _made_or_shared(directories: Directories, mask: Placeholder, sharing: _Sharing) -> Identity:
+    """Make one mount point, or share one of a live lease.  Raises Stale, or Refused."""
     try:
         parent, name = directories.of(mask.path)
     except (Missing, Crossed):
         raise Stale from None
     try:
-        return make_point(parent, name, directory=mask.directory), True
+        return sharing.new.make(parent, mask.path, name, directory=mask.directory)
     except FileExistsError:
         pass
     except OSError as error:
-        raise _not_covered(mask, error) from None
+        raise Refused(
+            f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
+            " make it, or leave its directory out of what may be written"
+        ) from None
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError:
@@ -450,28 +451,12 @@ def _made_or_shared(
     identity = (status.st_dev, status.st_ino)
     line = line_of(mask.path, identity)
     if sharing.nearby(line):
-        return identity, False
+        return identity
     if sharing.look():  # it may be gone now
         return _made_or_shared(directories, mask, sharing)
     if not sharing.anywhere(line):
         raise Stale
-    return identity, False
-
-
-def _unmark(directories: Directories, mask: Placeholder, identity: Identity) -> None:
-    try:
-        unmark_point(*directories.of(mask.path), identity, directory=mask.directory)
-    except (Missing, Crossed):
-        raise Stale from None
-    except OSError as error:
-        raise _not_covered(mask, error) from None
-
-
-def _not_covered(mask: Placeholder, error: OSError) -> Refused:
-    return Refused(
-        f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
-        " make it, or leave its directory out of what may be written"
-    )
+    return identity
 
 
 def _all_there(made: dict[Placeholder, Identity]) -> bool:
