@@ -223,15 +223,16 @@ class KeeperLink:
         # A few at a time: a burst of exits must not hold up the streams.
         for _ in range(16):
             try:
-                message = messages.receive(self._sock)
+                heard = messages.receive_all(self._sock)
             except BlockingIOError:
                 return
             except OSError:
-                message = None
-            if message is None:
+                heard = []
+            if not heard:
                 self._lost()
                 return
-            self._heard(message)
+            for message in heard:
+                self._heard(message)
             if not self._questions and not self._watched:
                 return  # hardly more than this one: another look would cost a failing call
 

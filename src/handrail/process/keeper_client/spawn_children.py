@@ -299,6 +299,13 @@ class Launcher:
         else:
             self._watchers[child] = callback
 
+    def take_exit(self, child: int) -> tuple[int, ...] | None:
+        """The exit of a child that is not watched, once; None: it is not known."""
+        known = self._early.get(child)
+        if known is not None:
+            del self._early[child]
+        return known
+
     def unwatch(self, child: int) -> None:
         """Remove the callback; the exit of the child is kept for the next ``watch``."""
         if self._watchers.pop(child, None) is not None:
