@@ -125,9 +125,38 @@ def test_one_message_of_several_is_sent_as_itself(ends: Ends) -> None:
     assert (message.op, message.serial, message.fields) == (messages.DONE, 3, [b"x"])
 
 
-def test_a_field_with_a_nul_is_refused_in_a_packet_of_several(ends: Ends) -> None:
+def test_a_field_with_a_nul_is_refused_among_several_messages(ends: Ends) -> None:
+    here, there = ends
+    parts: list[messages.Outgoing] = [
+        (messages.DONE, 1, [], []),
+        (messages.DONE, 2, [], []),
+        (messages.DONE, 3, [b"a\0"], []),
+    ]
+    assert messages.send_many(here, parts) == 2
     with pytest.raises(ValueError, match="NUL"):
-        messages.send_many(ends[0], [(messages.DONE, 1, [], []), (messages.DONE, 2, [b"a\0"], [])])
+        messages.send_many(here, parts[2:])
+    assert [message.serial for message in messages.receive_all(there)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "fds", "most"), [(25_000, 0, 2), (59_000, 0, 1), (70_000, 0, 1), (10, 100, 2)]
+)
+def test_a_packet_takes_as_many_messages_as_fit(ends: Ends, size: int, fds: int, most: int) -> None:
+    here, there = ends
+    parts: list[messages.Outgoing] = [
+        (messages.DONE, number, [b"x" * size], [2] * fds) for number in range(5)
+    ]
+    found: list[int] = []
+    while parts:
+        sent = messages.send_many(here, parts)
+        heard = messages.receive_all(there)
+        assert len(heard) == sent <= most
+        del parts[:sent]
+        for message in heard:
+            assert (len(message.fields[0]), len(message.fds)) == (size, fds)
+            found.append(message.serial)
+            message.close()
+    assert found == list(range(5))
 
 
 @pytest.mark.parametrize(

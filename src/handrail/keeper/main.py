@@ -74,31 +74,38 @@ class Keeper:
     def hear(self, fd: int) -> None:
         """Handle a few messages of one link, then those of the others."""
         sock = self.links[fd].sock
-        for _ in range(8):
-            if not self.running or fd not in self.links:
-                return
+        left = 8
+        while left > 0 and self.running and fd in self.links:
             try:
-                message = messages.receive(sock)
+                heard = messages.receive_all(sock)
             except BlockingIOError:
                 return
             except OSError:
-                message = None
-            if message is None:
+                heard = []
+            if not heard:
                 self.lost(fd)
                 return
-            try:
-                if message.op != messages.SPAWN and self.links.unsent:
-                    self.links.end_turn()  # it may close what these pass on
-                self.obey(fd, message)
-            except Exception as error:  # noqa: BLE001 (the children must not end with it)
-                # Not what a server of ours says, or no way to answer it: that is the end of
-                # this link, and of nothing else.
-                if not isinstance(error, (OSError, ValueError, IndexError)):
-                    sys.excepthook(type(error), error, error.__traceback__)  # into the log
-                if fd in self.links:
-                    self.lost(fd)
-            finally:
-                message.close()
+            left -= len(heard)
+            for message in heard:
+                self.take(fd, message)
+
+    def take(self, fd: int, message: messages.Message) -> None:
+        """Handle one message, and close what it has passed and was not taken."""
+        try:
+            if not self.running or fd not in self.links:
+                return
+            if message.op != messages.SPAWN and self.links.unsent:
+                self.links.end_turn()  # it may close what these pass on
+            self.obey(fd, message)
+        except Exception as error:  # noqa: BLE001 (the children must not end with it)
+            # Not what a server of ours says, or no way to answer it: that is the end of
+            # this link, and of nothing else.
+            if not isinstance(error, (OSError, ValueError, IndexError)):
+                sys.excepthook(type(error), error, error.__traceback__)  # into the log
+            if fd in self.links:
+                self.lost(fd)
+        finally:
+            message.close()
 
     def obey(self, fd: int, message: messages.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields

@@ -318,20 +318,29 @@ def send(
         sock.send(_HEAD.pack(op, serial) + body)
 
 
-def send_many(sock: socket.socket, parts: list[Outgoing]) -> None:
-    """Send a few short messages in one packet; raises what ``send`` raises."""
-    if len(parts) == 1:
-        send(sock, *parts[0])
-        return
+def send_many(sock: socket.socket, parts: list[Outgoing]) -> int:
+    """Send as many of these messages as fit into one packet; how many that were.
+
+    Raises what ``send`` raises, and has sent none then.
+    """
     packet = [_HEAD.pack(MANY, 0)]
     passed = array.array("i")
+    size = count = 0
     for op, serial, fields, fds in parts:
         body = b"\0".join(fields)
+        size += _PART.size + len(body)
+        if size > PACKET_LIMIT or len(passed) + len(fds) > _MAX_FDS:
+            break
         if fields and body.count(0) != len(fields) - 1:
-            raise ValueError("a field of the keeper link holds a NUL")
+            break  # refused when it is the first
         packet += (_PART.pack(op, serial, len(body), len(fds)), body)
         passed.extend(fds)
+        count += 1
+    if count < 2:
+        send(sock, *parts[0])
+        return 1
     sock.sendmsg(packet, ((*_RIGHTS, passed),) if passed else ())
+    return count
 
 
 def receive(sock: socket.socket) -> Message | None:

@@ -126,13 +126,13 @@ class ServerLinks(dict[int, ServerLink]):
             return
         parts, to.gathered = to.gathered, []
         after, to.after = to.after, []
+        sent = 0 if to.waiting else self._sent(to, parts)
         try:
-            if to.waiting or not self._sent(to, parts):
-                for (op, serial, fields, fds), (_, failed) in zip(parts, after, strict=True):
-                    try:
-                        self._send(to, op, serial, fields, fds)
-                    except OSError as error:
-                        failed(error)
+            for message, (_, failed) in zip(parts[sent:], after[sent:], strict=True):
+                try:
+                    self._send(to, *message)
+                except OSError as error:
+                    failed(error)
         finally:
             for spent, _ in after:
                 if spent >= 0:
@@ -143,15 +143,17 @@ class ServerLinks(dict[int, ServerLink]):
         for fd in list(self.unsent):
             self.send_gathered(fd)
 
-    def _sent(self, to: ServerLink, parts: list[Outgoing]) -> bool:
-        """Whether they have gone out together, or will never."""
+    def _sent(self, to: ServerLink, parts: list[Outgoing]) -> int:
+        """How many of them have gone out, or never will."""
+        sent = 0
         try:
-            messages.send_many(to.sock, parts)
+            while sent < len(parts):
+                sent += messages.send_many(to.sock, parts[sent:])
         except ConnectionError:
-            pass  # the end of the link is seen by the poll
+            return len(parts)  # the end of the link is seen by the poll
         except OSError:
-            return False
-        return True
+            pass  # full
+        return sent
 
     def _send(
         self, to: ServerLink, op: int, serial: int, fields: list[bytes], fds: list[int]
