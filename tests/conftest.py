@@ -60,7 +60,7 @@ PURE = {
     "executor/output": "buffer reorder",
     "fleet/tasks": "progress_bar results_file runner task_file",
     "keeper": "deadlines messages",
-    "keeper/servers": "lease",
+    "keeper/servers": "lease orphan_ttl",
     "network": "addresses bodies config decide denial_notes heads hosts patterns records"
     " refusal_replies settings socks",
     "fleet": "pure",
