@@ -61,7 +61,7 @@ PURE = {
     "fleet/tasks": "progress_bar results_file runner task_file",
     "keeper": "deadlines messages",
     "keeper/servers": "lease orphan_ttl",
-    "network": "addresses bodies config decide denial_notes heads hosts patterns records"
+    "network": "address_classes bodies config decide denial_notes heads hosts patterns records"
     " refusal_replies settings socks",
     "fleet": "pure",
     "orchestrator": "approvals approvers call network_call question_text result narrow_offer",
