@@ -8,7 +8,7 @@ servers.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
-the next (``servers/lease.py``); then it ends what is left.  STOP ends everything at once.
+the next (``servers/orphan_ttl.py``); then it ends what is left.  STOP ends everything at once.
 ``servers/handoff.py`` is how one server follows another, ``restart/save.py`` how one keeper does.
 """
 
@@ -35,6 +35,7 @@ from handrail.keeper.restart import save as reexec_save
 from handrail.keeper.servers.handoff import ServerHandoff
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, ServerLinks
+from handrail.keeper.servers.orphan_ttl import OrphanWait
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
@@ -51,9 +52,12 @@ class Keeper:
     def __init__(self, orphan_ttl: float) -> None:
         self.poll = Readiness()
         self.links = ServerLinks(self.poll)
-        self.lease = Lease(orphan_ttl)
+        self.lease = Lease()
+        self.orphan_wait = OrphanWait(orphan_ttl)
         self.children = Children(self.links, self.lease, self.poll)
-        self.succession = ServerHandoff(self.links, self.lease, self.children, self.lost)
+        self.succession = ServerHandoff(
+            self.links, self.lease, self.orphan_wait, self.children, self.lost
+        )
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
         #: What a server that comes by the listener must know; none: nothing is asked for.
@@ -69,7 +73,7 @@ class Keeper:
             if self.listener is None:
                 self.stop()
             else:
-                self.lease.start_orphan_wait(time.monotonic())
+                self.orphan_wait.start(time.monotonic())
 
     def hear(self, fd: int) -> None:
         """Handle a few messages of one link, then those of the others."""
@@ -272,7 +276,7 @@ class Keeper:
 
     def next_due(self) -> float | None:
         """When something is due without a request, on the monotonic clock; None: nothing is."""
-        claims, orphans_end = self.succession.claims, self.lease.orphans_end
+        claims, orphans_end = self.succession.claims, self.orphan_wait.until
         endings, watcher = self.children.endings, self.children.watcher
         if not claims and orphans_end is None and not endings.due and watcher.next is None:
             return None  # as in most turns
@@ -291,7 +295,7 @@ class Keeper:
         now = time.monotonic_ns() // 1_000_000
         self.children.endings.run(now)
         self.children.watcher.run(now)
-        if self.lease.orphans_expired(time.monotonic()):
+        if self.orphan_wait.expired(time.monotonic()):
             self.stop()
 
     def accept(self) -> None:
