@@ -60,8 +60,8 @@ PURE = {
     "executor/output": "buffer reorder",
     "fleet/tasks": "progress_bar results_file runner task_file",
     "keeper": "deadlines messages",
-    "keeper/servers": "lease",
-    "network": "addresses bodies config decide denial_notes heads hosts patterns records"
+    "keeper/servers": "lease orphan_ttl",
+    "network": "address_classes bodies config decide denial_notes heads hosts patterns records"
     " refusal_replies settings socks",
     "fleet": "pure",
     "orchestrator": "approvals approvers call network_call question_text result narrow_offer",

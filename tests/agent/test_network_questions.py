@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handrail import AgentShell, Answer, AsyncWorkspace, Choice, Managed, Question
-from handrail.orchestrator.approval_and_retry import TurnAborted
+from handrail.orchestrator.call_flow import TurnAborted
 from tests.network.origin import fetch, origin
 from tests.support.eventually import eventually_so
 

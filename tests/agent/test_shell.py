@@ -20,9 +20,9 @@ from handrail.agent.target import from_profile
 from handrail.errors import ApprovalRejected, ExecutorSpawnFailed, UsageError
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
-from handrail.orchestrator.approval_and_retry import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice
+from handrail.orchestrator.call_flow import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.result import CommandTimedOut
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval

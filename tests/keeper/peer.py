@@ -66,6 +66,7 @@ class Peer:
     _serial: int = 0
     _spawned: int = 0
     _fds: list[int] = field(default_factory=list)
+    _heard: list[messages.Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sock.settimeout(LIMIT)
@@ -82,11 +83,12 @@ class Peer:
         """The next message that is not an exit; None when the keeper is gone."""
         while True:
             try:
-                message = messages.receive(self.sock)
+                self._heard = self._heard or messages.receive_all(self.sock)
             except ConnectionResetError:  # gone, and something of ours was not read
                 return None
-            if message is None:
+            if not self._heard:
                 return None
+            message = self._heard.pop(0)
             self._fds += message.fds
             if message.op != messages.EXITED:
                 return message
@@ -194,8 +196,9 @@ class Peer:
         """Wait for the exit of one child."""
         while child.name not in self.exits:
             # Anything else that comes is not an answer anybody waits for.
-            message = messages.receive(self.sock)
-            assert message is not None, "the keeper went away"
+            self._heard = self._heard or messages.receive_all(self.sock)
+            assert self._heard, "the keeper went away"
+            message = self._heard.pop(0)
             assert message.op == messages.EXITED, "an answer nobody asked for"
             self._exited(message)
         return self.exits[child.name]

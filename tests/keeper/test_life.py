@@ -391,7 +391,7 @@ def test_keeper_does_not_end_by_other_signals(server: Peer, number: int) -> None
 
 
 def test_nothing_is_lost_on_a_server_that_does_not_read(tmp_path: Path) -> None:
-    count = 400  # more than the socket holds
+    count = 1200  # more than the socket holds, eight in a packet
     with lodge(tmp_path) as keeper:
         server = keeper.first.hello()
         before = descriptors(keeper.keeper)
@@ -417,9 +417,9 @@ def test_a_server_that_is_gone_with_answers_unread_leaves_no_descriptor(tmp_path
     with lodge(tmp_path) as keeper:
         first = keeper.first.hello()
         before = len(descriptors(keeper.keeper))
-        for _ in range(400):
+        for _ in range(1200):
             first.say_spawn(["/bin/true"])
-        eventually(lambda: len(descriptors(keeper.keeper)) > 1200, "all are started")
+        eventually(lambda: len(descriptors(keeper.keeper)) > 3600, "all are started")
         first.close()
         second = keeper.connect()
         eventually(lambda: _welcome(second), "the lease is free")

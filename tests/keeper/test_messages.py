@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import os
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -91,6 +93,120 @@ def test_packets_are_kept_apart(ends: Ends) -> None:
     got = [messages.receive(there) for _ in range(50)]
     assert [m.serial for m in got if m] == list(range(50))
     assert [m.fields for m in got if m] == [[b"%d" % n] for n in range(50)]
+
+
+def test_messages_in_one_packet_come_apart_with_their_own_descriptors(ends: Ends) -> None:
+    here, there = ends
+    pipes = [os.pipe() for _ in range(2)]
+    fds = [fd for pipe in pipes for fd in pipe]
+    messages.send_many(
+        here,
+        [
+            (messages.SPAWNED, 7, [b"a", b""], fds[:3]),
+            (messages.EXITED, 0, [], []),
+            (messages.SPAWNED, 8, [b"b"], fds[3:]),
+        ],
+    )
+    first, second, third = messages.receive_all(there)
+    assert (first.op, first.serial, first.fields) == (messages.SPAWNED, 7, [b"a", b""])
+    assert (second.op, second.fields, second.fds) == (messages.EXITED, [], [])
+    assert (third.serial, third.fields) == (8, [b"b"])
+    came = [*first.fds, *third.fds]
+    assert [os.fstat(fd).st_ino for fd in came] == [os.fstat(fd).st_ino for fd in fds]
+    for fd in (*fds, *came):
+        os.close(fd)
+
+
+def test_one_message_of_several_is_sent_as_itself(ends: Ends) -> None:
+    here, there = ends
+    messages.send_many(here, [(messages.DONE, 3, [b"x"], [])])
+    message = messages.receive(there)
+    assert message is not None
+    assert (message.op, message.serial, message.fields) == (messages.DONE, 3, [b"x"])
+
+
+def test_a_field_with_a_nul_is_refused_among_several_messages(ends: Ends) -> None:
+    here, there = ends
+    parts: list[messages.Outgoing] = [
+        (messages.DONE, 1, [], []),
+        (messages.DONE, 2, [], []),
+        (messages.DONE, 3, [b"a\0"], []),
+    ]
+    assert messages.send_many(here, parts) == 2
+    with pytest.raises(ValueError, match="NUL"):
+        messages.send_many(here, parts[2:])
+    assert [message.serial for message in messages.receive_all(there)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "fds", "most"), [(25_000, 0, 2), (59_000, 0, 1), (70_000, 0, 1), (10, 100, 2)]
+)
+def test_a_packet_takes_as_many_messages_as_fit(ends: Ends, size: int, fds: int, most: int) -> None:
+    here, there = ends
+    parts: list[messages.Outgoing] = [
+        (messages.DONE, number, [b"x" * size], [2] * fds) for number in range(5)
+    ]
+    found: list[int] = []
+    while parts:
+        sent = messages.send_many(here, parts)
+        heard = messages.receive_all(there)
+        assert len(heard) == sent <= most
+        del parts[:sent]
+        for message in heard:
+            assert (len(message.fields[0]), len(message.fds)) == (size, fds)
+            found.append(message.serial)
+            message.close()
+    assert found == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        b"",
+        b"short",
+        struct.pack("<BIIB", messages.DONE, 1, 9, 0) + b"too short",
+        struct.pack("<BIIB", messages.DONE, 1, 10, 0) + b"too short",
+        struct.pack("<BIIB", messages.DONE, 1, 0, 0),
+    ],
+    ids=["none", "half a head", "a descriptor of no message", "half a body", "the same, empty"],
+)
+def test_a_broken_packet_of_several_is_an_error_of_the_link(ends: Ends, parts: bytes) -> None:
+    here, there = ends
+    before = len(os.listdir("/proc/self/fd"))
+    rights = array.array("i", [0])
+    packet = struct.pack("<BI", messages.MANY, 0) + parts
+    here.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    with pytest.raises(OSError, match="one version"):
+        messages.receive_all(there)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_several_where_one_is_expected_are_an_error_of_the_link(ends: Ends) -> None:
+    here, there = ends
+    messages.send_many(here, [(messages.DONE, 1, [], [0]), (messages.DONE, 2, [], [])])
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="several"):
+        messages.receive(there)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_room_only_the_last_messages_of_a_packet_lack_descriptors(ends: Ends) -> None:
+    here, there = ends
+    before = sorted(map(int, os.listdir("/proc/self/fd")))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    messages.send_many(here, [(messages.SPAWNED, n, [b"%d" % n], [0, 1]) for n in range(3)])
+    used = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+    os.close(used)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
+        first, second, third = messages.receive_all(there)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (first.cut, len(first.fds), first.fields) == (False, 2, [b"0"])
+    assert (second.cut, second.fds, second.fields) == (True, [], [b"1"])
+    assert (third.cut, third.fds, third.fields) == (True, [], [b"2"])
+    first.close()
+    assert sorted(map(int, os.listdir("/proc/self/fd"))) == before
 
 
 def test_the_other_end_gone_is_none(ends: Ends) -> None:

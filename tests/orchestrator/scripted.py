@@ -75,10 +75,10 @@ class ScriptedExecutor(LocalExecutor):
         return await super().file_helper(pool, intent, writes=writes)
 
     async def file_view(
-        self, pool: FilePool, intent: Intent
+        self, pool: FilePool, intent: Intent, *, writes: bool
     ) -> tuple[MountView | None, FileHelper | None]:
         self.file_intents[intent] = None
-        return await super().file_view(pool, intent)
+        return await super().file_view(pool, intent, writes=writes)
 
     async def spawn(self, request: SpawnRequest) -> Any:
         self.requests.append(request)

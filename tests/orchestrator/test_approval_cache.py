@@ -77,16 +77,16 @@ OTHER = frozenset([("x", "/w/x", (1, 2, 9, 4))])
 def test_a_yes_covers_what_it_was_for_and_less(
     given: Extent, wanted: Extent, covered: bool
 ) -> None:
-    memory = ApprovalCache()
+    cache = ApprovalCache()
     key = command_key(sh("ls"))
-    memory.remember([key], given)
-    assert memory.knows([key], wanted) is covered
+    cache.remember([key], given)
+    assert cache.knows([key], wanted) is covered
 
 
 def test_all_of_several_keys_have_to_be_known() -> None:
-    memory = ApprovalCache()
+    cache = ApprovalCache()
     one, two = FileKey("local", "/a"), FileKey("local", "/b")
-    assert not memory.knows([])
-    memory.remember([one])
-    assert memory.knows([one])
-    assert not memory.knows([one, two])
+    assert not cache.knows([])
+    cache.remember([one])
+    assert cache.knows([one])
+    assert not cache.knows([one, two])

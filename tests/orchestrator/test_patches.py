@@ -61,10 +61,10 @@ def test_untrusted_asks_once_for_the_session_and_per_file(tmp_path: Path) -> Non
     (question,) = room.scribe.questions
     assert question.kind is Kind.PATCH
     assert question.paths == (str(tmp_path / "a"),)
-    memory = room.orchestrator.memory
-    again = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, memory=memory)
+    cache = room.orchestrator.approval_cache
+    again = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, approval_cache=cache)
     apply(again, add("a"), tmp_path)
-    more = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, memory=memory)
+    more = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, approval_cache=cache)
     both = add("a").replace("*** End", "*** Add File: b\n+x\n*** End")
     with pytest.raises(ApprovalRejected, match="patch rejected by user"):
         apply(more, both, tmp_path)
@@ -136,11 +136,11 @@ def test_what_is_inside_is_written_in_the_sandbox_beside_a_path_outside(tmp_path
     assert question.wants.write == (str(tmp_path / "deep/er/out"),)
     assert list(room.executor.file_intents) == [sandbox_intent(room.orchestrator.settings)]
     # For the session it is outside for the one path only.
-    memory = room.orchestrator.memory
-    assert memory.knows([FileKey("local", question.wants.write[0])], Extent(outside=True))
+    cache = room.orchestrator.approval_cache
+    assert cache.knows([FileKey("local", question.wants.write[0])], Extent(outside=True))
     own = FileKey("local", str(inside / "sub" / "a"))
-    assert memory.knows([own])
-    assert not memory.knows([own], Extent(outside=True))
+    assert cache.knows([own])
+    assert not cache.knows([own], Extent(outside=True))
 
 
 @pytest.fixture

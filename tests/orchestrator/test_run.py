@@ -8,13 +8,6 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import ApprovalRejected, Forbidden
-from handrail.orchestrator.approval_and_retry import (
-    RETRY_NOTICE,
-    RETRY_REASON,
-    SIDE_EFFECTS,
-    RetryRejected,
-    TurnAborted,
-)
 from handrail.orchestrator.approval_cache import ApprovalCache
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import (
@@ -25,6 +18,13 @@ from handrail.orchestrator.audit import (
     ToolDecision,
 )
 from handrail.orchestrator.call import Call, Request
+from handrail.orchestrator.call_flow import (
+    RETRY_NOTICE,
+    RETRY_REASON,
+    SIDE_EFFECTS,
+    RetryRejected,
+    TurnAborted,
+)
 from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.result import ExecOutput
 from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table
@@ -255,10 +255,10 @@ def test_a_rule_from_a_retry_takes_the_command_out_of_the_sandbox(tmp_path: Path
 
 
 def test_a_session_yes_to_the_sandboxed_run_is_none_to_the_one_outside() -> None:
-    memory = ApprovalCache()
+    cache = ApprovalCache()
     answers = (Choice.APPROVE_FOR_SESSION, Choice.DENY)
     for expected in ([False, True], [True]):
-        room = Room(workspace(Approval.UNTRUSTED), *answers[-len(expected) :], memory=memory)
+        room = Room(workspace(Approval.UNTRUSTED), *answers[-len(expected) :], approval_cache=cache)
         with pytest.raises(RetryRejected):
             run(room, sh(GUARDED))
         assert [question.outside for question in room.scribe.questions] == expected

@@ -31,7 +31,7 @@ def test_a_removed_directory_is_gone_at_once(tmp_path: Path) -> None:
 
 def test_a_fork_closes_what_waits_in_it() -> None:
     """The thread is in the parent alone; each process has its own descriptors."""
-    close_later([])
+    close_later([os.open("/dev/null", os.O_RDONLY)])
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]
     close_later(fds)
     pid = os.fork()

@@ -16,6 +16,7 @@ import pytest
 from handrail.errors import FilesError
 from handrail.filesystem import other_root, syscalls
 from handrail.sandbox import probe
+from handrail.sandboxed_files import mount_view
 from handrail.sandboxed_files.mount_view import MountView
 
 _PROGRAM = """
@@ -125,6 +126,34 @@ def test_root_has_no_more_rights_than_its_helper(sandbox: View, tree: Path) -> N
     with pytest.raises(BlockingIOError):
         view.get_metadata(os.fsencode(closed / "below"))
     assert foreign.read_text() == "of another"  # ours are what they were
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lay down")
+@pytest.mark.parametrize("at", [0, 1])
+def test_root_has_its_rights_again_after_an_interrupt(
+    sandbox: View, tree: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    view, _ = sandbox
+    real, calls = mount_view._capset, []
+
+    def interrupted(*given: object) -> int:
+        result: int = real(*given)
+        calls.append(result)
+        if len(calls) == at + 1:
+            raise KeyboardInterrupt  # as a handler does, right behind the call
+        return result
+
+    def rights() -> str:
+        return Path("/proc/thread-self/status").read_text().partition("CapEff:")[2].split()[0]
+
+    before = rights()
+    monkeypatch.setattr(mount_view, "_capset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        view.write_file(os.fsencode(tree / "writable" / "new"), b"new")
+    assert calls == [0, 0]
+    assert rights() == before
+    view.close()
+    assert view._calls == 0
 
 
 def test_mounts_of_our_own_are_no_view(tree: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -137,6 +138,21 @@ async def by_patches(given: Files, base: Path) -> Answers:
     }
 
 
+async def by_writers(files: Files, base: Path) -> set[str]:
+    """What is written by the thread of a blocking caller itself."""
+    written = set()
+    for name in ASKED:
+        new = not (base / name).exists()
+        writer = await files.writer(f"{base}/{name}")
+        if writer is not None:
+            with contextlib.suppress(BlockingIOError, FilesError):
+                await asyncio.to_thread(writer, b"content")
+                written.add(name)
+                if new:
+                    (base / name).unlink()
+    return written
+
+
 async def by_the_check_of_patches(ws: AsyncWorkspace, profile: Profile, base: Path) -> Answers:
     """What an agent's patch is verified against, with the same paths hidden."""
     mode = SandboxMode(
@@ -170,6 +186,9 @@ async def compare(base: Path, profile: Profile) -> None:
             command[name][0] = False  # of a protected one commands see the placeholder
         assert await by_files(ws.files, base) == command
         sandboxed = await ws._location.files(profile)
+        written = await by_writers(sandboxed, base)
+        assert written <= {name for name in ASKED if command[name][1]}
+        assert written >= {name for name in FILES if command[name][1]} - set(profile.write)
         patches = await by_patches(sandboxed, base)
         folders = {name for name in ASKED if (base / name).is_dir()}
         for name, (read, written) in patches.items():

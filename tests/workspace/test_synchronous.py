@@ -18,6 +18,7 @@ import pytest
 
 import handrail
 from handrail import CommandFailed, Output, UsageError, Workspace, private_places
+from handrail.filesystem import other_root
 from handrail.testing import Exit, Expect, FakeExecutor, Say
 from handrail.workspace.synchronous import loop_thread
 from tests.support.eventually import eventually
@@ -50,6 +51,44 @@ def test_one_workspace_for_many_threads(ws: Workspace) -> None:
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda n: ws.run(f"echo {n}").stdout, range(40)))
     assert results == [f"{n}\n" for n in range(40)]
+
+
+def test_a_small_write_is_done_by_the_callers_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, threads = [], []
+    real_call, real_write = loop_thread.call, other_root.write_file
+    monkeypatch.setattr(loop_thread, "call", lambda work: calls.append(work) or real_call(work))
+
+    def write(*given: Any, **options: Any) -> None:
+        threads.append(threading.current_thread())
+        real_write(*given, **options)
+
+    monkeypatch.setattr(other_root, "write_file", write)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    with Workspace(tmp_path) as ws:
+        ws.files.write("file", "first")
+        calls.clear()
+        threads.clear()
+        ws.files.write("file", "second")
+        assert len(calls) == 1  # of the loop, which looks at the plan
+        assert threads == [threading.current_thread()]
+        assert ws.files.read("file") == "second"
+        # What it leaves to the helper, with its answers.
+        ws.files.write("link", "third")
+        assert (tmp_path / "file").read_text() == "third"
+        assert (tmp_path / "link").is_symlink()
+        with pytest.raises(IsADirectoryError):
+            ws.files.write("there", "")
+        with pytest.raises(PermissionError, match=r"cannot be written: .*Read-only"):
+            ws.files.write(".git", "")
+        with pytest.raises(FileNotFoundError):
+            ws.files.write("missing/file", "")
+        assert set(threads) == {threading.current_thread()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "there"]
+    with pytest.raises(UsageError, match="closed"):
+        ws.files  # noqa: B018 (the workspace is closed)
 
 
 def test_a_listener_runs_in_a_thread_of_its_own(ws: Workspace) -> None:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
-from handrail.orchestrator.approval_and_retry import Attempt, CallFlow, RetryRejected
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call, Request, read_request
+from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
 from handrail.orchestrator.narrow_offer import without_hosts
 from handrail.orchestrator.patches import PatchAccess, PatchWriter, admit_patch
 from handrail.orchestrator.requirement import wants_retry
@@ -25,7 +25,7 @@ from handrail.unified_exec.tools import ToolFailed
 from handrail.unified_exec.truncate import DEFAULT_TOKENS, Budget, effective_budget, formatted
 
 #: Calls with a process that is not known to have ended; more than can be open at once.
-_MOST_COURSES = 1024
+_MOST_FLOWS = 1024
 LATE = (
     "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
     " again with sandbox_permissions require_escalated and a justification"
@@ -49,7 +49,7 @@ class OrchestratorGate:
         self._executor = executor
         self._local = executor.features.local
         self._model_budget = model_budget
-        self._courses: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
+        self._flows: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
         #: What the sandbox refused to calls whose answer is being made.
         self._explained: dict[str, str] = {}
         self._host_notes: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -58,45 +58,45 @@ class OrchestratorGate:
 
     async def start(self, call: ExecCall) -> Started:
         """Decide about a call and start it, or raise what forbids it."""
-        course = self._orchestrator.course(self.call_of(call))
-        return await self._start(call, course, await course.admit())
+        flow = self._orchestrator.flow(self.call_of(call))
+        return await self._start(call, flow, await flow.admit())
 
-    async def _start(self, call: ExecCall, course: CallFlow, attempt: Attempt) -> Started:
-        session = await self._orchestrator.start(self._executor, call.spawn, course, attempt)
-        self._remember(call.call_id, course, session)
+    async def _start(self, call: ExecCall, flow: CallFlow, attempt: Attempt) -> Started:
+        session = await self._orchestrator.start(self._executor, call.spawn, flow, attempt)
+        self._remember(call.call_id, flow, session)
         return Started(session, attempt.notes)
 
-    def _remember(self, call_id: str, course: CallFlow, session: ExecSession) -> None:
-        self._courses[call_id] = (course, session)
-        while len(self._courses) > _MOST_COURSES:
-            self._courses.popitem(last=False)
+    def _remember(self, call_id: str, flow: CallFlow, session: ExecSession) -> None:
+        self._flows[call_id] = (flow, session)
+        while len(self._flows) > _MOST_FLOWS:
+            self._flows.popitem(last=False)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps start it again, with more permissions."""
-        course, _ = self._courses.pop(call.call_id, (None, None))
-        if course is None:
+        flow, _ = self._flows.pop(call.call_id, (None, None))
+        if flow is None:
             return None
         denied = await ended.session.denied()
-        self._note_hosts(call.call_id, course, denied)
+        self._note_hosts(call.call_id, flow, denied)
         try:
-            attempt = await course.after(denied, ended.output)
+            attempt = await flow.after(denied, ended.output)
         except RetryRejected as rejection:
             wish = call.args.max_output_tokens
             budget = effective_budget(DEFAULT_TOKENS if wish is None else wish, self._model_budget)
             text = _rejected(rejection, ended, budget)
             raise ToolFailed(text, output=ended.output) from rejection
         if attempt is None:
-            said = course.explain(denied, ended.exit.code, ended.output)
+            said = flow.explain(denied, ended.exit.code, ended.output)
             if said is not None:
                 self._explained[call.call_id] = said
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
         try:
-            session = await self._orchestrator.start(self._executor, spawn, course, attempt)
+            session = await self._orchestrator.start(self._executor, spawn, flow, attempt)
         except HandrailError as error:
             text = f"exec_command failed: it was to be run again, and {error}"
             raise ToolFailed(text, output=ended.output) from error
-        self._courses[call.call_id] = (course, session)
+        self._flows[call.call_id] = (flow, session)
         return Started(session, (_again(attempt),))
 
     def explained(self, call_id: str) -> str | None:
@@ -111,22 +111,22 @@ class OrchestratorGate:
 
         No question is asked then, for the model has gone on since; it can ask by calling again.
         """
-        course, session = self._courses.pop(call_id, (None, None))
-        if course is None or session is None:
+        flow, session = self._flows.pop(call_id, (None, None))
+        if flow is None or session is None:
             return None
         denied = await session.denied()
-        self._note_hosts(call_id, course, denied)
-        course.check_abort()
-        if course.settings.sandbox.managed is not None:
+        self._note_hosts(call_id, flow, denied)
+        flow.check_abort()
+        if flow.settings.sandbox.managed is not None:
             denied = without_hosts(denied)
-        course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
-        return course.explain(denied, code, output) or (LATE if denied.likely else None)
+        flow.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
+        return flow.explain(denied, code, output) or (LATE if denied.likely else None)
 
-    def _note_hosts(self, call_id: str, course: CallFlow, denied: Denied) -> None:
-        notes = course.host_notes(denied)
+    def _note_hosts(self, call_id: str, flow: CallFlow, denied: Denied) -> None:
+        notes = flow.host_notes(denied)
         if notes:
             self._host_notes[call_id] = notes
-        while len(self._host_notes) > _MOST_COURSES:
+        while len(self._host_notes) > _MOST_FLOWS:
             self._host_notes.popitem(last=False)
 
     def host_notes(self, call_id: str) -> tuple[str, ...]:

@@ -37,11 +37,11 @@ from handrail.executor.base import Executor
 from handrail.name_hints import NamesChecked
 from handrail.network.settings import Network, checked
 from handrail.orchestrator import settings as orchestration
-from handrail.orchestrator.approval_and_retry import TurnAborted
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.approvers import AnyApprover, as_approver
 from handrail.orchestrator.audit import Listener as AuditListener
 from handrail.orchestrator.audit import Notice, guarded, no_listener
+from handrail.orchestrator.call_flow import TurnAborted
 from handrail.orchestrator.one_shot import DEFAULT_TIMEOUT, Command, OnOutput, run_command
 from handrail.orchestrator.result import ExecOutput, normalise
 from handrail.orchestrator.run import Orchestrator

@@ -15,7 +15,7 @@ from handrail.agent.workspace_executor import MaskedSession
 from handrail.errors import HandrailError, ResizeFailed, UsageError, WriteFailed
 from handrail.executor.base import Denied, Executor, OutputKind, SpawnRequest
 from handrail.executor.output.buffered_session import BufferedSession
-from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.network_call import NetworkCall
 from handrail.orchestrator.run import Orchestrator
 from handrail.policy.program_files import forbidden_whole
@@ -113,14 +113,14 @@ class SessionGate(OrchestratorGate):
         """Decide about a call and evaluate it in the session, or raise what forbids it."""
         if self._shell is not None and self._shell.alive and not call.args.workdir:
             call = replace(call, spawn=replace(call.spawn, cwd=self._shell.cwd))
-        course = self._orchestrator.course(self.call_of(call))
-        attempt = await course.admit()
+        flow = self._orchestrator.flow(self.call_of(call))
+        attempt = await flow.admit()
         async with self._starting:
-            if self._fits(call, course, attempt):
-                return await self._evaluate(call, course, attempt)
-        return await self._start(call, course, attempt)
+            if self._fits(call, flow, attempt):
+                return await self._evaluate(call, flow, attempt)
+        return await self._start(call, flow, attempt)
 
-    async def _evaluate(self, call: ExecCall, course: CallFlow, attempt: Attempt) -> Started:
+    async def _evaluate(self, call: ExecCall, flow: CallFlow, attempt: Attempt) -> Started:
         if self._last is not None and self._last.try_exit_status() is None:
             raise UsageError(_BUSY)
         notes = attempt.notes
@@ -128,39 +128,39 @@ class SessionGate(OrchestratorGate):
             if self._shell is not None:
                 notes = (*notes, _BEGUN_ANEW)
                 await self._shell.close()
-            self._key = _key(course, attempt)
-            self._shell = await self._begin(call.spawn, course, attempt)
-            self._hosts = course.hosts
+            self._key = _key(flow, attempt)
+            self._shell = await self._begin(call.spawn, flow, attempt)
+            self._hosts = flow.hosts
         if self._hosts is not None:
             # All commands of the session have the network of its shell.
-            self._hosts.next_call(course.facts)
-            course.hosts = self._hosts
+            self._hosts.next_call(flow.facts)
+            flow.hosts = self._hosts
         script = _at(call) + call.args.cmd.encode()
         self._last = SessionCommand(call.spawn.process_id, self._shell, script, self._hidden)
-        self._remember(call.call_id, course, self._last)
+        self._remember(call.call_id, flow, self._last)
         return Started(self._last, notes)
 
-    def _fits(self, call: ExecCall, course: CallFlow, attempt: Attempt) -> bool:
+    def _fits(self, call: ExecCall, flow: CallFlow, attempt: Attempt) -> bool:
         """Whether it may run in the session, which has the sandbox of the settings."""
         args = call.args
         if args.tty or args.shell or args.login:
             return False
-        if attempt.sandboxed is not course.settings.sandbox.restricted:
+        if attempt.sandboxed is not flow.settings.sandbox.restricted:
             return False
-        return self._shell is None or not self._shell.alive or self._key == _key(course, attempt)
+        return self._shell is None or not self._shell.alive or self._key == _key(flow, attempt)
 
-    async def _begin(self, spawn: SpawnRequest, course: CallFlow, attempt: Attempt) -> AsyncShell:
+    async def _begin(self, spawn: SpawnRequest, flow: CallFlow, attempt: Attempt) -> AsyncShell:
         async def start(argv: list[str], **_: Any) -> AsyncProcess:
             request = replace(
                 spawn,
                 argv=tuple(argv),
-                cwd=course.settings.cwd,
+                cwd=flow.settings.cwd,
                 process_id=f"{spawn.process_id}-session",
                 pipe_stdin=True,
                 name="shell session",
             )
             executor = self._executor
-            session = await self._orchestrator.start(executor, request, course, attempt)
+            session = await self._orchestrator.start(executor, request, flow, attempt)
             if isinstance(session, MaskedSession):
                 # Masked, an end mark might not be one any more.
                 self._hidden, session = session.secrets, session.plain
@@ -172,7 +172,7 @@ class SessionGate(OrchestratorGate):
                     sandboxed=attempt.sandboxed,
                     secrets=self._hidden,
                     keep_output=RETENTION_BYTES,
-                    network=course.hosts,
+                    network=flow.hosts,
                 )
             )
 
@@ -186,9 +186,9 @@ class SessionGate(OrchestratorGate):
         await super().close()
 
 
-def _key(course: CallFlow, attempt: Attempt) -> tuple[object, ...]:
+def _key(flow: CallFlow, attempt: Attempt) -> tuple[object, ...]:
     """The options a shell was started with; a command with other options needs another shell."""
-    forbidden = forbidden_whole(course.settings.policy)
+    forbidden = forbidden_whole(flow.settings.policy)
     return attempt.sandbox, attempt.network, dict(attempt.env), forbidden
 
 

@@ -68,6 +68,14 @@ class Files(Protocol):
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
         """Make ``data`` the content; the parent directory must exist."""
 
+    async def writer(self, path: str) -> Callable[[bytes], None] | None:
+        """What writes a file in the thread that calls it, at once; None: nothing but ``write``.
+
+        It raises BlockingIOError or FilesError before anything was changed: then ``write`` does it,
+        or says why not.
+        """
+        return None
+
     async def list(self, path: str) -> list[FileEntry]:
         """The names in a directory, sorted."""
 

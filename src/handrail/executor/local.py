@@ -330,10 +330,11 @@ class LocalExecutor(Executor):
         return await self._own_sandbox().file_helper(launcher, pool, intent, writes=writes)
 
     async def file_view(
-        self, pool: FilePool, intent: Intent
+        self, pool: FilePool, intent: Intent, *, writes: bool
     ) -> tuple[MountView | None, FileHelper | None]:
-        """The mounts of the process that reads under an intent; raises HandrailError."""
-        return await self._own_sandbox().file_view(await self._keeper(), pool, intent)
+        """The mounts of that process; raises HandrailError."""
+        launcher = await self._keeper()
+        return await self._own_sandbox().file_view(launcher, pool, intent, writes=writes)
 
     async def _keeper(self) -> Launcher:
         launcher = self._launcher

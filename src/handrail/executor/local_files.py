@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -39,9 +40,9 @@ class HelperSource(Protocol):
         """The helper for an intent; raises HandrailError."""
 
     async def file_view(
-        self, pool: FilePool, intent: Intent
+        self, pool: FilePool, intent: Intent, *, writes: bool
     ) -> tuple[MountView | None, FileHelper | None]:
-        """The mounts of the one that reads, and that helper; raises HandrailError."""
+        """Its mounts, and that helper; raises HandrailError."""
 
     async def release_helpers(self, used: Collection[FileHelper]) -> None:
         """End those that do nothing now; returns when they are gone."""
@@ -212,10 +213,11 @@ class LocalSandboxedFiles(Files):
         self._used.add(helper)
         return helper
 
-    async def _view(self, path: str) -> MountView | None:
-        """The mounts that answer a call without the process; raises FilesError."""
+    async def _view(self, path: str, *, writes: bool = False) -> MountView | None:
+        """The mounts in which a call is done without the process; raises FilesError."""
+        pool = self._plain.pool
         with _preparing(path):
-            view, helper = await self._helpers.file_view(self._plain.pool, self._intent)
+            view, helper = await self._helpers.file_view(pool, self._intent, writes=writes)
         if helper is not None:
             self._used.add(helper)
         return view
@@ -255,6 +257,10 @@ class LocalSandboxedFiles(Files):
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
         helper = await self.helper(path, writes=True)
         await content.write(helper, path, data, progress=progress)
+
+    async def writer(self, path: str) -> Callable[[bytes], None] | None:
+        view = await self._view(path, writes=True)
+        return None if view is None else partial(view.write_file, os.fsencode(path))
 
     async def list(self, path: str) -> list[FileEntry]:
         rows = await self._do("readDirectory", path)

@@ -103,10 +103,10 @@ class LocalSandbox:
         return await self._file_helpers(launcher).get(found)
 
     async def file_view(
-        self, launcher: Launcher, pool: FilePool, intent: Intent
+        self, launcher: Launcher, pool: FilePool, intent: Intent, *, writes: bool
     ) -> tuple[MountView | None, FileHelper | None]:
-        """The mounts of the helper that reads; None: ask it.  The helper, if it has begun."""
-        found = await self._file_sandbox(pool, intent, writes=False)
+        """The mounts of the helper for an intent; None: ask it.  The helper, if it has begun."""
+        found = await self._file_sandbox(pool, intent, writes)
         helpers = self._file_helpers(launcher)
         return await helpers.view(found), helpers.begun(found)
 

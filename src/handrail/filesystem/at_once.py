@@ -47,7 +47,7 @@ def canonicalize(path: NativePath, *, root: int | None = None) -> bytes:
 
 def read_file(path: NativePath, most: int, *, root: int | None = None) -> bytes:
     """The content of a regular file of at most ``most`` bytes, at once."""
-    fd, (mode, size, *_) = _found(native(path), root)
+    fd, (mode, size, _, _, device) = _found(native(path), root)
     try:
         # One that claims to be empty may not be.
         if not stat.S_ISREG(mode) or not 0 < size <= most:
@@ -60,8 +60,8 @@ def read_file(path: NativePath, most: int, *, root: int | None = None) -> bytes:
         os.close(fd)
     try:
         data = bytearray(size)
-        # A tmpfs is in memory, and takes no RWF_NOWAIT.
-        read = os.preadv(file, [data], 0, 0 if syscalls.is_tmpfs(file) else os.RWF_NOWAIT)
+        # Without a device it is a tmpfs, which is in memory and takes no RWF_NOWAIT.
+        read = os.preadv(file, [data], 0, os.RWF_NOWAIT if device else 0)
     except OSError:
         raise BlockingIOError from None
     finally:

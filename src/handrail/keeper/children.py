@@ -19,7 +19,7 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, tree
 from handrail.keeper.child_entry import Entry
@@ -29,7 +29,7 @@ from handrail.keeper.proc_children import orphans_path, read_open, without
 from handrail.keeper.readiness import Readiness
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
-from handrail.keeper.servers.links import Making, Outgoing
+from handrail.keeper.servers.links import Making, ServerLinks
 from handrail.keeper.spawn import Started
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
@@ -41,21 +41,19 @@ _NOTHING: dict[bytes, int] = {}
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD
 
-#: To which link, what, to which question, with which fields and descriptors.
-Say = Callable[..., None]
-
 
 class Children:
     """All children, by the number that the server gave them and by their pid."""
 
-    def __init__(self, say: Say, lease: Lease, poll: Readiness) -> None:
+    def __init__(self, links: ServerLinks, lease: Lease, poll: Readiness) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.by_pid: dict[int, Entry] = {}  # of those that are our own and run
         self.by_mark: dict[int, Entry] = {}  # the same
         self.by_pidfd: dict[int, Entry] = {}  # those of them that another thread has started
         self.unseen: set[int] = set()  # the pids of such without a pidfd
         self.lone: dict[int, Entry] = {}  # by their descriptors, those of a keeper before us
-        self.say = say
+        self.links = links
+        self.say = links.say
         self.lease = lease
         self.poll = poll
         self.limits = spawn.Limits()
@@ -112,10 +110,13 @@ class Children:
         try:
             self.hand_over(fd, message.serial, entry, started)
         except OSError as error:
-            # No server would ever know of it.
-            self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
-            self.forget(child)
-            self.failed(fd, message.serial, error.errno or 0)
+            self.not_handed_over(fd, message.serial, child, error)
+
+    def not_handed_over(self, fd: int, serial: int, child: bytes, error: OSError) -> None:
+        """End a child of which no server would ever know."""
+        self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
+        self.forget(child)
+        self.failed(fd, serial, error.errno or 0)
 
     def failed(self, fd: int, serial: int, number: int) -> None:
         self.say(fd, messages.FAILED, serial, messages.Count(number).pack())
@@ -146,10 +147,9 @@ class Children:
             self.say(fd, messages.SPAWNED, serial, fields, [*started.fds, entry.pidfd])
             return
         pidfd = _pidfd(entry)
-        try:
-            self.say(fd, messages.SPAWNED, serial, fields, [*started.fds, pidfd])
-        finally:
-            os.close(pidfd)
+        message = (messages.SPAWNED, serial, fields, [*started.fds, pidfd])
+        failed = functools.partial(self.not_handed_over, fd, serial, entry.child)
+        self.links.gather(fd, message, failed, spent=pidfd)
 
     def keep(self, copy: messages.Copy, fds: list[int]) -> None:
         """Hold the last of these fds for a child, in place of an earlier one of that name."""
@@ -173,7 +173,7 @@ class Children:
         for entry in list(self.entries.values()):
             yield functools.partial(self._describe, entry, serial)
 
-    def _describe(self, entry: Entry, serial: int) -> Iterator[Outgoing]:
+    def _describe(self, entry: Entry, serial: int) -> Iterator[messages.Outgoing]:
         if self.entries.get(entry.child) is not entry:
             return  # forgotten meanwhile
         held = dict(entry.fds)
@@ -469,8 +469,13 @@ class Children:
             user, system, rss = entry.usage
             used = user or 0, system or 0, rss or 0
             exited = messages.Exited(entry.child, entry.status, *used, alone)
-            self.say(self.lease.holder, messages.EXITED, 0, exited.pack())
+            message: messages.Outgoing = (messages.EXITED, 0, exited.pack(), [])
+            self.links.gather(self.lease.holder, message, _impossible)
         self.unwatch(entry)  # after the news, which a client is waiting for
+
+
+def _impossible(error: OSError) -> None:
+    """A message without descriptors needs no copies, so it can always wait."""
 
 
 def _pidfd(entry: Entry) -> int:

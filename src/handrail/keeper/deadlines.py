@@ -1,4 +1,8 @@
-"""Ends by the clock: a child is asked to end, and killed when its grace is over.
+"""The timeout of a keeper's child: it is asked to end, and killed when its grace is over.
+
+The two other clocks are those of ``handrail run`` in the foreground, which has no keeper
+(``process/foreground/run.py``), and of the caller, for executors that keep no timeouts
+(``executor/caller_timeout.py``).
 
 A server says when, with the start of a child that has a time limit or by DUE, and the keeper does
 it: once and in time, whether or not a server is there by then.  A terminal hangs up, all processes

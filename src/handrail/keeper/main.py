@@ -8,7 +8,7 @@ servers.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
-the next (``servers/lease.py``); then it ends what is left.  STOP ends everything at once.
+the next (``servers/orphan_ttl.py``); then it ends what is left.  STOP ends everything at once.
 ``servers/handoff.py`` is how one server follows another, ``restart/save.py`` how one keeper does.
 """
 
@@ -34,7 +34,8 @@ from handrail.keeper.readiness import Readiness
 from handrail.keeper.restart import save as reexec_save
 from handrail.keeper.servers.handoff import ServerHandoff
 from handrail.keeper.servers.lease import Lease
-from handrail.keeper.servers.links import Making, Outgoing, ServerLinks
+from handrail.keeper.servers.links import Making, ServerLinks
+from handrail.keeper.servers.orphan_ttl import OrphanWait
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
@@ -51,9 +52,12 @@ class Keeper:
     def __init__(self, orphan_ttl: float) -> None:
         self.poll = Readiness()
         self.links = ServerLinks(self.poll)
-        self.lease = Lease(orphan_ttl)
-        self.children = Children(self.links.say, self.lease, self.poll)
-        self.succession = ServerHandoff(self.links, self.lease, self.children, self.lost)
+        self.lease = Lease()
+        self.orphan_wait = OrphanWait(orphan_ttl)
+        self.children = Children(self.links, self.lease, self.poll)
+        self.succession = ServerHandoff(
+            self.links, self.lease, self.orphan_wait, self.children, self.lost
+        )
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
         #: What a server that comes by the listener must know; none: nothing is asked for.
@@ -69,34 +73,43 @@ class Keeper:
             if self.listener is None:
                 self.stop()
             else:
-                self.lease.start_orphan_wait(time.monotonic())
+                self.orphan_wait.start(time.monotonic())
 
     def hear(self, fd: int) -> None:
         """Handle a few messages of one link, then those of the others."""
         sock = self.links[fd].sock
-        for _ in range(8):
-            if not self.running or fd not in self.links:
-                return
+        left = 8
+        while left > 0 and self.running and fd in self.links:
             try:
-                message = messages.receive(sock)
+                heard = messages.receive_all(sock)
             except BlockingIOError:
                 return
             except OSError:
-                message = None
-            if message is None:
+                heard = []
+            if not heard:
                 self.lost(fd)
                 return
-            try:
-                self.obey(fd, message)
-            except Exception as error:  # noqa: BLE001 (the children must not end with it)
-                # Not what a server of ours says, or no way to answer it: that is the end of
-                # this link, and of nothing else.
-                if not isinstance(error, (OSError, ValueError, IndexError)):
-                    sys.excepthook(type(error), error, error.__traceback__)  # into the log
-                if fd in self.links:
-                    self.lost(fd)
-            finally:
-                message.close()
+            left -= len(heard)
+            for message in heard:
+                self.take(fd, message)
+
+    def take(self, fd: int, message: messages.Message) -> None:
+        """Handle one message, and close what it has passed and was not taken."""
+        try:
+            if not self.running or fd not in self.links:
+                return
+            if message.op != messages.SPAWN and self.links.unsent:
+                self.links.end_turn()  # it may close what these pass on
+            self.obey(fd, message)
+        except Exception as error:  # noqa: BLE001 (the children must not end with it)
+            # Not what a server of ours says, or no way to answer it: that is the end of
+            # this link, and of nothing else.
+            if not isinstance(error, (OSError, ValueError, IndexError)):
+                sys.excepthook(type(error), error, error.__traceback__)  # into the log
+            if fd in self.links:
+                self.lost(fd)
+        finally:
+            message.close()
 
     def obey(self, fd: int, message: messages.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields
@@ -244,9 +257,12 @@ class Keeper:
                 # Also of pidfds alone: their SIGCHLD has come by now, and would wake us once more.
                 self.note_signals(wake)
                 self.children.reap(ended)
+            if self.links.unsent:
+                self.links.end_turn()
             due = self.next_due()
             if due is not None:
                 self.do_due()
+                self.links.end_turn()
                 due = self.next_due()
 
     def note_signals(self, wake: int) -> None:
@@ -260,7 +276,7 @@ class Keeper:
 
     def next_due(self) -> float | None:
         """When something is due without a request, on the monotonic clock; None: nothing is."""
-        claims, orphans_end = self.succession.claims, self.lease.orphans_end
+        claims, orphans_end = self.succession.claims, self.orphan_wait.until
         endings, watcher = self.children.endings, self.children.watcher
         if not claims and orphans_end is None and not endings.due and watcher.next is None:
             return None  # as in most turns
@@ -279,7 +295,7 @@ class Keeper:
         now = time.monotonic_ns() // 1_000_000
         self.children.endings.run(now)
         self.children.watcher.run(now)
-        if self.lease.orphans_expired(time.monotonic()):
+        if self.orphan_wait.expired(time.monotonic()):
             self.stop()
 
     def accept(self) -> None:
@@ -321,7 +337,7 @@ def _noted(number: int, frame: object) -> None:
 
 def _message(op: int, serial: int, fields: list[bytes]) -> Making:
     """A message without descriptors, as part of a long answer."""
-    sent: Outgoing = (op, serial, fields, [])
+    sent: messages.Outgoing = (op, serial, fields, [])
     return lambda: iter([sent])
 
 

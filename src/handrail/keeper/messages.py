@@ -3,7 +3,8 @@
 One packet on a SOCK_SEQPACKET socket is one message: a fixed head (operation, serial number of the
 question), then fields joined by NUL, with descriptors beside them by SCM_RIGHTS.  Nothing a
 child can be given contains a NUL, so nothing needs escaping.  A body that does not fit into a
-packet travels as a memfd, which is then the last descriptor.
+packet travels as a memfd, which is then the last descriptor.  Short messages that are ready at the
+same time travel in one packet (MANY), so that the other end is woken once.
 
 Each operation that has fields has one class below, which both ends use.  Both ends are of one
 version; HELLO carries it, so that a server never talks to a keeper it does not understand.  What is
@@ -21,9 +22,12 @@ import struct
 from handrail import memory_file
 from handrail.keeper.fields import Fields
 
-VERSION = 11
+VERSION = 12
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
+
+#: Several messages, one after the other: each with a head of its own; fds: theirs, in this order.
+MANY = 0
 
 # What a server asks, and the class of the fields.
 HELLO = 1  # Hello, answered by WELCOME or REFUSED
@@ -234,7 +238,12 @@ class Abilities(Fields):
     limits: list[bytes]
 
 
+#: What is sent, to which question, with which fields and descriptors.
+Outgoing = tuple[int, int, list[bytes], list[int]]
+
 _HEAD = struct.Struct("<BI")
+#: Of each message in a packet of several: also the length of its body, and how many fds it has.
+_PART = struct.Struct("<BIIB")
 _BIG = 0x80  # flag in the first byte: the body is in the last descriptor
 #: Bodies above this travel in a memfd: well under the default socket buffer of 208 KiB.
 PACKET_LIMIT = 60_000
@@ -309,8 +318,46 @@ def send(
         sock.send(_HEAD.pack(op, serial) + body)
 
 
+def send_many(sock: socket.socket, parts: list[Outgoing]) -> int:
+    """Send as many of these messages as fit into one packet; how many that were.
+
+    Raises what ``send`` raises, and has sent none then.
+    """
+    packet = [_HEAD.pack(MANY, 0)]
+    passed = array.array("i")
+    size = count = 0
+    for op, serial, fields, fds in parts:
+        body = b"\0".join(fields)
+        size += _PART.size + len(body)
+        if size > PACKET_LIMIT or len(passed) + len(fds) > _MAX_FDS:
+            break
+        if fields and body.count(0) != len(fields) - 1:
+            break  # refused when it is the first
+        packet += (_PART.pack(op, serial, len(body), len(fds)), body)
+        passed.extend(fds)
+        count += 1
+    if count < 2:
+        send(sock, *parts[0])
+        return 1
+    sock.sendmsg(packet, ((*_RIGHTS, passed),) if passed else ())
+    return count
+
+
 def receive(sock: socket.socket) -> Message | None:
     """The next message; None when the other end is gone.  Raises BlockingIOError when idle."""
+    found = receive_all(sock)
+    if len(found) > 1:
+        for message in found:
+            message.close()
+        raise OSError("several messages where one is expected")
+    return found[0] if found else None
+
+
+def receive_all(sock: socket.socket) -> list[Message]:
+    """The messages of the next packet; none when the other end is gone.
+
+    Raises BlockingIOError when idle.
+    """
     data, ancillary, flags, _ = sock.recvmsg(PACKET_LIMIT + _HEAD.size, _ANCILLARY, _CLOEXEC)
     fds: list[int] = []
     for level, kind, rights in ancillary:
@@ -319,9 +366,11 @@ def receive(sock: socket.socket) -> Message | None:
             numbers.frombytes(rights[: len(rights) - len(rights) % _FD_SIZE])
             fds.extend(numbers)
     if not data:
-        return None
+        return []
     broken = len(data) < _HEAD.size or flags & _TRUNC
     cut = bool(flags & _CTRUNC)
+    if not broken and data[0] == MANY:
+        return _several(data, fds)
     if broken or cut or (data[0] & _BIG and not fds):
         for fd in fds:
             os.close(fd)
@@ -329,7 +378,7 @@ def receive(sock: socket.socket) -> Message | None:
             raise OSError("no message of the keeper link; both ends must be of one version")
         op, serial = _HEAD.unpack_from(data)
         body = b"" if op & _BIG else data[_HEAD.size :]
-        return Message(op & ~_BIG, serial, body.split(b"\0") if body else [], [], cut=True)
+        return [Message(op & ~_BIG, serial, body.split(b"\0") if body else [], [], cut=True)]
     op, serial = _HEAD.unpack_from(data)
     if op & _BIG:
         op &= ~_BIG
@@ -340,7 +389,35 @@ def receive(sock: socket.socket) -> Message | None:
             os.close(big)
     else:
         body = data[_HEAD.size :]
-    return Message(op, serial, body.split(b"\0") if body else [], fds)
+    return [Message(op, serial, body.split(b"\0") if body else [], fds)]
+
+
+def _several(data: bytes, fds: list[int]) -> list[Message]:
+    """The messages of a packet; where descriptors are missing, the last ones are without.
+
+    Raises OSError, and closes all descriptors, for a packet that is not of ours.
+    """
+    found: list[Message] = []
+    at, taken = _HEAD.size, 0
+    try:
+        while at < len(data):
+            op, serial, size, count = _PART.unpack_from(data, at)
+            at += _PART.size + size
+            body = data[at - size : at]
+            mine = fds[taken : taken + count]
+            taken += count
+            cut = len(mine) < count
+            found.append(Message(op, serial, body.split(b"\0") if body else [], mine, cut))
+        if at > len(data) or taken < len(fds) or not found:
+            raise struct.error
+    except struct.error:
+        for fd in fds:
+            os.close(fd)
+        raise OSError("no messages of the keeper link; both ends must be of one version") from None
+    for message in found:
+        if message.cut:
+            message.close()
+    return found
 
 
 def _read_all(fd: int) -> bytes:

@@ -1,5 +1,7 @@
 """Kill orphaned descendants of a child faster than they can fork.
 
+Children whose server is gone are ended by the clock of ``servers/orphan_ttl.py``.
+
 A process that forks and exits at once, again and again, lives for less than a tenth of a
 millisecond.  It is caught in the time between the look at the list of processes and the signal, so
 there must be as little as possible between the two: one read of an open file, one system call for

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
 from handrail.network import patterns
-from handrail.network.addresses import Network
+from handrail.network.address_classes import Network
 from handrail.network.patterns import BadPattern
 
 FULL, LIMITED = "full", "limited"

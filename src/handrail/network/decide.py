@@ -1,7 +1,8 @@
 """May this connection be made?  One order of tests, for every protocol and every command.
 
 `judge` runs the tests that need no look-up: a name that it does not allow reaches no resolver.
-`judge_addresses` runs those on what the name leads to, and gives the addresses to dial.  After a
+`judge_addresses` runs those on what the name leads to, and gives the addresses to dial: loopback,
+private and metadata addresses are closed unless the configuration opens them.  After a
 question was answered with yes, `approved` goes on where `judge` stopped: a yes opens no local
 address and no method that the mode forbids.
 
@@ -16,7 +17,14 @@ from dataclasses import dataclass, replace
 
 from handrail.network import config as configuration
 from handrail.network import patterns, saved_rules
-from handrail.network.addresses import LOCAL, LOCALHOST, AddressClass, Network, classify, parts
+from handrail.network.address_classes import (
+    LOCAL,
+    LOCALHOST,
+    AddressClass,
+    Network,
+    classify,
+    parts,
+)
 from handrail.network.config import ManagedNetwork
 from handrail.network.hosts import Address, Host, of_address
 from handrail.network.patterns import PatternSet

@@ -2,7 +2,7 @@
 
 The evidence of the sandbox comes first; the program's error text is only a hint.  Nothing here
 opens anything: it makes the narrow offer that the approver may accept.  Whether there is a retry at
-all is decided by ``approval_and_retry.CallFlow.after`` and ``requirement.wants_retry``.
+all is decided by ``call_flow.CallFlow.after`` and ``requirement.wants_retry``.
 """
 
 from __future__ import annotations

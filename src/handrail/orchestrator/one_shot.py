@@ -20,9 +20,9 @@ from handrail.executor.base import (
     SpawnRequest,
 )
 from handrail.executor.caller_timeout import exit_or_end
-from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.result import (
     TIMEOUT_EXIT_CODE,
     UNKNOWN_EXIT_CODE,
@@ -93,20 +93,20 @@ async def run_command(
     call = command.call
     if call.env is None:
         call = replace(call, env=command.env)
-    course = orchestrator.course(call)
+    flow = orchestrator.flow(call)
 
     async def runner(attempt: Attempt) -> Ran[ExecOutput]:
         try:
-            output, denied = await capture(executor, command, attempt, orchestrator, course)
+            output, denied = await capture(executor, command, attempt, orchestrator, flow)
         except CommandTimedOut:
-            course.finished(Outcome.TIMED_OUT)
+            flow.finished(Outcome.TIMED_OUT)
             raise
         except KilledBySignal:
-            course.finished(Outcome.SIGNAL)
+            flow.finished(Outcome.SIGNAL)
             raise
         return Ran(output, denied, output.aggregated)
 
-    return await orchestrator.go(course, runner)
+    return await orchestrator.go(flow, runner)
 
 
 async def capture(
@@ -114,7 +114,7 @@ async def capture(
     command: Command,
     attempt: Attempt,
     orchestrator: Orchestrator,
-    course: CallFlow,
+    flow: CallFlow,
 ) -> tuple[ExecOutput, Denied]:
     """Run it once."""
     call = command.call
@@ -127,7 +127,7 @@ async def capture(
         env_policy=command.env_policy,
         pipe_stdin=command.stdin is not None,
     )
-    session = await orchestrator.start(executor, request, course, attempt)
+    session = await orchestrator.start(executor, request, flow, attempt)
     kept = _Kept()
     reader = asyncio.create_task(_read(session, kept, command.on_output))
     feeder = asyncio.create_task(_feed(session, command.stdin))
@@ -152,7 +152,7 @@ async def capture(
     code = UNKNOWN_EXIT_CODE if end.code is None else end.code
     output = kept.output(code, duration)
     denied = await session.denied() if attempt.sandboxed else Denied(likely=False)
-    output = replace(output, notes=course.host_notes(denied))
+    output = replace(output, notes=flow.host_notes(denied))
     if end.kind is ExitKind.SIGNALED and not denied.likely:
         raise KilledBySignal(end.signal or "a signal", output)
     return output, denied

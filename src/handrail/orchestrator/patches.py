@@ -17,11 +17,11 @@ from handrail.errors import ApprovalRejected, FilesError, Forbidden
 from handrail.executor.base import Denied, Executor
 from handrail.executor.files import Files
 from handrail.executor.patch_files import PatchFiles
-from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import sandbox_intent
@@ -99,9 +99,9 @@ async def admit_patch(
     tmpdir = os.environ.get("TMPDIR") if access.local else None
     requirement = patch_requirement(paths, settings, tmpdir)
     keys = tuple(FileKey(environment_id, path) for path in paths)
-    course = CallFlow(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
-    attempt = await course.admit()
-    writer = PatchWriter(course, access, OutsidePaths(requirement.outside_paths))
+    flow = CallFlow(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
+    attempt = await flow.admit()
+    writer = PatchWriter(flow, access, OutsidePaths(requirement.outside_paths))
     try:
         await writer.take(attempt)
     except FilesError as error:
@@ -123,8 +123,8 @@ class OutsidePaths:
 class PatchWriter:
     """``AsyncFiles`` of one patch, under a ``CallFlow``."""
 
-    def __init__(self, course: CallFlow, access: PatchAccess, outside: OutsidePaths) -> None:
-        self._course = course
+    def __init__(self, flow: CallFlow, access: PatchAccess, outside: OutsidePaths) -> None:
+        self._flow = flow
         self._access = access
         self._free_files = access.free()
         #: The part of an approved patch that is written outside; None: all of it.
@@ -157,7 +157,7 @@ class PatchWriter:
         """The patch is done; reports how it went."""
         if not self._over:
             self._over = True
-            self._course.finished(Outcome.COMPLETED)
+            self._flow.finished(Outcome.COMPLETED)
 
     async def _do(self, path: str, work: Callable[[AsyncFiles], Awaitable[T]]) -> T:
         try:
@@ -168,7 +168,7 @@ class PatchWriter:
             evidence = {"kind": "file", "path": path, "source": "errno", "certain": True}
             denied = Denied(likely=True, evidence=(evidence,))
             try:
-                attempt = await self._course.after(denied, str(error).encode())
+                attempt = await self._flow.after(denied, str(error).encode())
             except ApprovalRejected as rejection:
                 # Raised as a failure of the file, so that what was written before is put back.
                 self._over, self.rejection = True, rejection
@@ -186,7 +186,7 @@ class PatchWriter:
         self._sandboxed = attempt.sandboxed
         sandbox = attempt.sandbox
         if sandbox is None and self._outside is not None:
-            sandbox = self._course.sandboxed_intent
+            sandbox = self._flow.sandboxed_intent
         if sandbox is None:
             self._outside = self._inside = None
         else:

@@ -1,7 +1,8 @@
 """Runs one call: decide -> ask -> sandbox -> run -> refused? -> ask -> run again.
 
-An ``Orchestrator`` holds what a session has: settings, reviewers, memory.  Calls run side by side;
-each keeps the settings it started with.
+The loop is here, its steps (``admit``, ``after``) are in ``call_flow.py``.  An ``Orchestrator``
+holds what a session has: settings, reviewers, approval cache.  Calls run side by side; each keeps
+the settings it started with.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.network.policy_rules import of_policy
 from handrail.network.saved_rules import SavedRule
 from handrail.network.settings import NOT_CARRIED
-from handrail.orchestrator.approval_and_retry import Attempt, CallFlow
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
 from handrail.orchestrator.audit import Listener, guarded, no_listener
 from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.forbidden_programs import ForbiddenPrograms
 from handrail.orchestrator.narrow_offer import ancestors
 from handrail.orchestrator.network_call import NetworkApprovals
@@ -56,7 +57,7 @@ class Orchestrator:
         *,
         hooks: Sequence[Hook] = (),
         listener: Listener = no_listener,
-        memory: ApprovalCache | None = None,
+        approval_cache: ApprovalCache | None = None,
         exists: Callable[[str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         local: bool = True,
@@ -64,7 +65,7 @@ class Orchestrator:
         self.settings = settings
         self.reviewers = Reviewers(approver, tuple(hooks))
         self.listener = guarded(listener)
-        self.memory = ApprovalCache() if memory is None else memory
+        self.approval_cache = ApprovalCache() if approval_cache is None else approval_cache
         #: What was decided about hosts.
         self.hosts = NetworkApprovals(
             None if approver is None and not hooks else self.reviewers,
@@ -94,13 +95,13 @@ class Orchestrator:
         given = self.settings.grants.with_(grants)
         self.settings = replace(self.settings, grants=given)
 
-    def course(self, call: Call) -> CallFlow:
+    def flow(self, call: Call) -> CallFlow:
         """Make the flow of one command, with the current settings."""
         settings = self.settings
         keys: tuple[Key, ...] = (command_key(call),)
         if settings.table is Table.SEED:
             keys = (SeedKey(call.argv),)
-        approved = self.memory.knows(keys, Extent(outside=True))
+        approved = self.approval_cache.knows(keys, Extent(outside=True))
         requirement = command_requirement(call, settings, approved=approved, local=self.local)
         return CallFlow(self, call, requirement, settings, keys)
 
@@ -109,18 +110,18 @@ class Orchestrator:
 
         The runner's errors (a timeout among them) are not retried.
         """
-        return await self.go(self.course(call), runner)
+        return await self.go(self.flow(call), runner)
 
-    async def go(self, course: CallFlow, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
+    async def go(self, flow: CallFlow, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
         """Version of `run` for a flow that was made before."""
-        attempt: Attempt | None = await course.admit()
+        attempt: Attempt | None = await flow.admit()
         while attempt is not None:
             ran = await runner(attempt)
-            attempt = await course.after(ran.denied, ran.output)
+            attempt = await flow.after(ran.denied, ran.output)
         return ran.result
 
     async def start(
-        self, executor: Executor, request: SpawnRequest, course: CallFlow, attempt: Attempt
+        self, executor: Executor, request: SpawnRequest, flow: CallFlow, attempt: Attempt
     ) -> ExecSession:
         """Start one run of a call as its attempt says.
 
@@ -129,12 +130,12 @@ class Orchestrator:
         features = executor.features
         env = {**request.env, **attempt.env, **({} if attempt.network else _OFFLINE)}
         request = replace(request, sandbox=attempt.sandbox, env=env)
-        hosts = course.network(attempt)
+        hosts = flow.network(attempt)
         if hosts is not None:
             if not features.network:
                 raise SandboxUnavailable(NOT_CARRIED)
             request = replace(request, network=hosts.request())
-        request = await self.wall.around(request, course.settings, executor, local=features.local)
+        request = await self.wall.around(request, flow.settings, executor, local=features.local)
         session = await self._spawn(executor, request, attempt)
         if hosts is not None:
             hosts.started(session)

@@ -101,8 +101,14 @@ class Child:
 
     def begin(self) -> None:
         """Start to read its output and to watch for its exit."""
-        if self.ending.pidfd >= 0:  # else discarded meanwhile
+        if self.ending.pidfd < 0:
+            return  # discarded meanwhile
+        known = self.launcher.take_exit(self.number)
+        if known is None:
             self.go_on()
+        else:  # told together with its start
+            self.ending.exited(*known)  # takes what is in its pipes, most often all there is
+            self.output.read()
 
     def go_on(self) -> None:
         """Version of `begin` for a child recovered from a previous server; it may have exited."""

@@ -12,7 +12,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from queue import SimpleQueue
 
 #: How long the thread waits for the next: starting one takes longer than most closes.
@@ -25,9 +25,11 @@ _calls = 0
 _works = False
 
 
-def close_later(fds: Iterable[int]) -> None:
+def close_later(fds: Sequence[int]) -> None:
     """Close descriptors in another thread, but for the first: most programs run one command."""
     global _calls, _waiting, _works
+    if not fds:
+        return
     with _lock:
         _calls += 1
         if _calls == 1:

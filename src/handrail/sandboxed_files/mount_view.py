@@ -6,8 +6,9 @@ with all that they hide, so the answer is the helper's own, without the way to a
 second keeps these mounts together as long as it is open: when the last process of a namespace ends,
 they come apart, and what one of them has hidden would be seen.
 
-On the event loop for what ``filesystem/at_once.py`` answers, in a thread for what
-``filesystem/other_root.py`` does; BlockingIOError means to ask the helper.  The helper has none of
+On the event loop for what ``filesystem/at_once.py`` answers, in another thread, that of a blocking
+caller among them, for what ``filesystem/other_root.py`` does; BlockingIOError means to ask the
+helper.  The helper has none of
 root's rights to pass over the modes of files, so a thread of root lays them down for the moment of
 the call.  The names that the helper is told to refuse are refused here too.
 """
@@ -135,14 +136,17 @@ class MountView:
 
     def _do(self, work: Callable[..., T], *given: Any, **options: Any) -> T:
         """Do it while the mounts are held; raises BlockingIOError, or FilesError."""
-        with self._lock:
-            if self._closed:
-                raise BlockingIOError
-            self._calls += 1
+        held = False
         try:
+            with self._lock:
+                if self._closed:
+                    raise BlockingIOError
+                self._calls += 1
+                held = True
             return _without_rights(work, *given, **options, root=self._root)
         finally:
-            self._done()
+            if held:
+                self._done()
 
     def _done(self) -> None:
         with self._lock:
@@ -152,18 +156,21 @@ class MountView:
 
 
 def _without_rights(work: Callable[..., T], *given: Any, **options: Any) -> T:
-    """Do it with none of root's rights, which this thread has again afterwards."""
+    """Do it with none of root's rights, which this thread has again afterwards.
+
+    Also if a signal handler raises at any moment of it: the last step is one call.
+    """
     rights = _Rights()
-    if _capget(_HEADER, ctypes.byref(rights)):
+    before = ctypes.byref(rights)
+    if _capget(_HEADER, before):
         raise BlockingIOError
-    low, high = rights.effective_low, rights.effective_high
-    if not (low or high):
+    if not (rights.effective_low or rights.effective_high):
         return work(*given, **options)
-    rights.effective_low = rights.effective_high = 0
-    if _capset(_HEADER, ctypes.byref(rights)):
-        raise BlockingIOError
+    fewer = _Rights.from_buffer_copy(rights)
+    fewer.effective_low = fewer.effective_high = 0
     try:
+        if _capset(_HEADER, ctypes.byref(fewer)):
+            raise BlockingIOError
         return work(*given, **options)
     finally:
-        rights.effective_low, rights.effective_high = low, high
-        _capset(_HEADER, ctypes.byref(rights))
+        _capset(_HEADER, before)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from handrail import listeners, private_places
 from handrail.errors import UsageError
-from handrail.server.auth.admission import HttpFront
+from handrail.server.auth.admission import HttpAdmission
 from handrail.server.auth.loopback_users import loopback_gate
 from handrail.server.auth.tokens import Authenticator, Throttle
 from handrail.server.connection import Connection
@@ -89,7 +89,7 @@ async def listen(
             state.ready()
         await open_stdio(Connection(server, "stdio"))
         return None
-    front = HttpFront(
+    admission = HttpAdmission(
         auth,
         server.metrics_text,
         server.accept,
@@ -101,7 +101,7 @@ async def listen(
         from handrail.transport import unix_socket
 
         unix = await unix_socket.listen(
-            where.path, front, accept=lambda uid: Connection(server, f"uid:{uid}"), sock=sock
+            where.path, admission, accept=lambda uid: Connection(server, f"uid:{uid}"), sock=sock
         )
         private_places.add(where.path)
         _listens(f"unix:{where.path}", state, announce)
@@ -116,7 +116,7 @@ async def listen(
     tcp = await websocket.listen(
         where.host,
         where.port,
-        front,
+        admission,
         limits=limits,
         sock=sock,
         gate=loopback_gate(any_user=server.settings.any_user),

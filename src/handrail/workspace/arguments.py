@@ -31,7 +31,8 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
         argv = (SHELL, "-c", command)
     elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
         raise UsageError("a shell command is given as str; bytes may be words of a list")
-    elif isinstance(command, (Mapping, AbstractSet)):  # their words are keys, or have no order
+    elif type(command) is not list and isinstance(command, (Mapping, AbstractSet)):
+        # Their words are keys, or have no order.  A list is told without their slow check.
         raise UsageError(
             f"a command is a str, or a list of str, bytes and paths, not a {type(command).__name__}"
         )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Literal, overload
 
 from handrail.errors import FilesError, UsageError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 Paths = list[str]
 
+#: Content that is written by the caller's thread, which nothing can interrupt meanwhile.
+_SMALL = 64 * 1024
 #: The kinds of error by which a sandbox refuses a call.
 _REFUSED = ("permission_denied", "read_only", "busy")
 
@@ -110,6 +113,17 @@ class AsyncFiles(NamesChecked):
             await self.mkdir(posixpath.dirname(full))
         with self._refusals("written", full):
             await (await self._files()).write(full, content, progress=progress)
+
+    async def _begin_write(self, path: AnyPath, data: str | bytes) -> Callable[[], None] | None:
+        """Write, or give what does so in the thread of the caller; see ``Files.writer``."""
+        full, content = self._join(path), to_bytes(data)
+        with self._refusals("written", full):
+            files = await self._files()
+            writer = await files.writer(full) if len(content) <= _SMALL else None
+            if writer is not None:
+                return partial(writer, content)
+            await files.write(full, content)
+        return None
 
     async def exists(self, path: AnyPath) -> bool:
         """Whether the path exists."""

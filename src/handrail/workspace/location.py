@@ -119,6 +119,11 @@ class Location:
             return self._executor
 
     @property
+    def is_ready(self) -> bool:
+        """Whether `open` has nothing to do; may be asked in any thread."""
+        return self._executor is not None and self._root is not None and not self.closed
+
+    @property
     def elsewhere(self) -> bool:
         """Whether the executor belongs to another event loop than the running one."""
         return self._release is not None and self._loop is not asyncio.get_running_loop()

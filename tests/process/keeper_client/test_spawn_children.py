@@ -53,6 +53,43 @@ async def test_spawned_is_what_was_asked_for(shop: Workshop) -> None:
         shop.launcher.forget(child.child)
 
 
+async def test_starts_of_one_turn_are_answered_each(shop: Workshop) -> None:
+    """They travel together: plain ones, one whose word no child can have, and large ones."""
+    large = {b"LARGE": b"x" * 50_000}
+    asked = [
+        *[sh(f"exit {number}") for number in range(5)],
+        spec("/bin/true", "a\0b"),
+        *[sh(f"exit {number}", env=large) for number in range(5, 8)],
+        spec("/no/such/program"),
+        sh("exit 8"),
+    ]
+    shop.launcher.turns.open()
+    before = descriptors(os.getpid())
+    starts = [shop.launcher.spawn(one) for one in asked]
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    failed = [one.errno for one in results if isinstance(one, SpawnFailed)]
+    assert failed == [errno.EINVAL, errno.ENOENT]
+    children = [one for one in results if isinstance(one, Spawned)]
+    found = [os.waitstatus_to_exitcode(await _exit(shop.launcher, one)) for one in children]
+    assert found == list(range(9))
+    for child in children:
+        _close(child)
+        shop.launcher.forget(child.child)
+    assert descriptors(os.getpid()).keys() <= before.keys()
+
+
+async def test_starts_that_were_not_sent_fail_with_the_keeper(shop: Workshop) -> None:
+    shop.launcher.turns.open()
+    before = descriptors(os.getpid())
+    os.kill(shop.keeper, signal.SIGSTOP)
+    starts = [shop.launcher.spawn(sh("exit 0")) for _ in range(3)]
+    os.kill(shop.keeper, signal.SIGKILL)  # two of them wait for the end of this turn
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    assert all(isinstance(one, KeeperLost) for one in results)
+    assert descriptors(os.getpid()).keys() <= before.keys()
+    await shop.until(lambda: not exists(shop.keeper), "the keeper is reaped")
+
+
 @pytest.mark.parametrize(
     ("what", "number"),
     [

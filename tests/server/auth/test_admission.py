@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.server.auth.admission import HttpFront
+from handrail.server.auth.admission import HttpAdmission
 from handrail.server.auth.tokens import AuthFailure, AuthMode, Principal
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.http_head import HttpRequest, HttpResponse, parse_request
@@ -60,12 +60,12 @@ def front(
     bound: str = "127.0.0.1",
     origins: tuple[str, ...] = (),
     hosts: tuple[str, ...] = (),
-) -> HttpFront:
-    return HttpFront(guard or Guard(), lambda _: METRICS, Client, bound, origins, hosts)
+) -> HttpAdmission:
+    return HttpAdmission(guard or Guard(), lambda _: METRICS, Client, bound, origins, hosts)
 
 
 def ask(
-    route: HttpFront,
+    route: HttpAdmission,
     line: str,
     headers: dict[str, str] | None = None,
     *,

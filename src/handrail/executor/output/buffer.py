@@ -96,6 +96,8 @@ class OutputBuffer:
 
     def settle(self) -> None:
         """Drop what is too old and not waited for; hold back what cannot be kept for all."""
+        if not self.total:
+            return  # as long as nothing was written
         taken = min((reader.taken for reader in self.paced), default=None)
         while self.total - self.dropped > self._limit and self._drop_oldest(taken):
             pass

@@ -28,9 +28,9 @@ from handrail.filesystem.trees.entry import (
     Contents,
     Names,
     TreeEntry,
-    check_relative,
     joined,
 )
+from handrail.filesystem.trees.inside_root import check_relative
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.names_listing import Directory, NamesPage
 from handrail.filesystem.trees.reading import MOST_BYTES

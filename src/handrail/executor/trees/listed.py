@@ -16,9 +16,8 @@ from handrail.filesystem.trees.entry import (
     LINK,
     Names,
     TreeEntry,
-    are_sound,
-    check_relative,
 )
+from handrail.filesystem.trees.inside_root import are_sound, check_relative
 
 #: What one call carries.
 BATCH_BYTES = 1024 * 1024

@@ -1,4 +1,4 @@
-"""A name in a tree, and which names may come from another machine.  Pure."""
+"""A name in a tree, and what is read, written or changed there.  Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from handrail.errors import FilesError
-from handrail.filesystem.errors import of_os_error, refusal, shown
+from handrail.filesystem.errors import of_os_error
 
 FILE, DIRECTORY, LINK, OTHER = "file", "directory", "link", "other"
 #: The bits of a mode that are copied: no set-id bits come from another machine.
@@ -77,28 +77,9 @@ class Change(NamedTuple):
     stage: str = ""
 
 
-_NO_NAMES = frozenset((b"", b".", b".."))
-
-
 def joined(directory: bytes, name: bytes) -> bytes:
     """The relative path of a name in a directory."""
     return directory + b"/" + name if directory else name
-
-
-def are_sound(names: list[bytes]) -> bool:
-    """Whether each is the name of an entry of a directory, all at once."""
-    text = b"/".join(names)
-    return _NO_NAMES.isdisjoint(names) and text.count(b"/") == len(names) - 1 and b"\0" not in text
-
-
-def check_relative(path: bytes, *, alone: bool = False) -> None:
-    """Refuse a path that could lead out of its root; raises FilesError.
-
-    ``alone``: it must be one name.
-    """
-    names = path.split(b"/")
-    if not _NO_NAMES.isdisjoint(names) or b"\0" in path or (alone and len(names) > 1):
-        raise refusal(f"`{shown(path)}` is no name below the directory that is copied", path)
 
 
 def problem(root: bytes, path: bytes, error: OSError) -> FilesError:

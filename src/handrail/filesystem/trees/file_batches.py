@@ -24,14 +24,8 @@ from handrail.filesystem.errors import NativePath, native, os_error, os_errors, 
 from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.stage_names import fresh
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import (
-    MODE_BITS,
-    Batch,
-    are_sound,
-    check_relative,
-    joined,
-    problem,
-)
+from handrail.filesystem.trees.entry import MODE_BITS, Batch, joined, problem
+from handrail.filesystem.trees.inside_root import are_sound, check_relative
 from handrail.filesystem.trees.new_directory import NewDirectory
 from handrail.filesystem.trees.turns import calls, turn
 

@@ -10,15 +10,8 @@ from handrail.filesystem import own_processes
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_errors, refusal
 from handrail.filesystem.regular_file import CAREFUL, read_range
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import (
-    MODE_BITS,
-    Contents,
-    Names,
-    are_sound,
-    check_relative,
-    joined,
-    problem,
-)
+from handrail.filesystem.trees.entry import MODE_BITS, Contents, Names, joined, problem
+from handrail.filesystem.trees.inside_root import are_sound, check_relative
 from handrail.filesystem.trees.turns import turn
 
 #: The most bytes of one answer.

@@ -25,8 +25,9 @@ from handrail.filesystem.errors import NativePath, native, os_error, os_errors, 
 from handrail.filesystem.no_follow import open_no_follow
 from handrail.filesystem.stage_names import fresh, remove_abandoned
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import DIRECTORY, Change, check_relative, problem
+from handrail.filesystem.trees.entry import DIRECTORY, Change, problem
 from handrail.filesystem.trees.file_batches import dress, set_time
+from handrail.filesystem.trees.inside_root import check_relative
 from handrail.filesystem.trees.turns import calls, turn
 
 _PREFIX = b".handrail-"

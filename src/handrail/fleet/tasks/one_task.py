@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from handrail.errors import ExecutorSpawnFailed, ExecutorTransportFailed, HandrailError
 from handrail.filesystem.trees.directory_fds import DirectoryFds
-from handrail.filesystem.trees.entry import check_relative
+from handrail.filesystem.trees.inside_root import check_relative
 from handrail.fleet.errors import NodeUnreachable
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.uncancellable import to_the_end

@@ -144,7 +144,7 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
     head = KeeperRecord(
         FORM,
         listener,
-        keeper.lease.orphan_ttl,
+        keeper.orphan_wait.ttl,
         keeper.children.mark,
         *keeper.children.limits.files,
         -1 if keeper.lease.holder is None else keeper.lease.holder,

@@ -1,1 +1,1 @@
-"""Which server commands the keeper: the lease, links, handing over, fencing the previous one."""
+"""Which server commands the keeper: lease, links, handoff, fence, the wait for the next."""

@@ -14,16 +14,23 @@ from handrail.keeper.children import Children
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import ServerLinks
+from handrail.keeper.servers.orphan_ttl import OrphanWait
 
 
 class ServerHandoff:
     """The lease, its holder and the servers that claim it."""
 
     def __init__(
-        self, links: ServerLinks, lease: Lease, children: Children, lost: Callable[[int], None]
+        self,
+        links: ServerLinks,
+        lease: Lease,
+        orphan_wait: OrphanWait,
+        children: Children,
+        lost: Callable[[int], None],
     ) -> None:
         self.links = links
         self.lease = lease
+        self.orphan_wait = orphan_wait
         self.children = children
         self.lost = lost  # called with the link of a holder that was ended
         self.holder: fence.Holder | None = None  # of the lease, or the last that did not let go
@@ -60,7 +67,7 @@ class ServerHandoff:
         if reason is not None:
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
             return
-        self.lease.stop_orphan_wait()
+        self.orphan_wait.stop()
         waiting_children.end_all(self.children)
         base = self.children.mark >> 24 << 24
         welcome = messages.Welcome(messages.VERSION, os.getpid(), self.lost_at, base)

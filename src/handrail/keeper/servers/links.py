@@ -3,6 +3,9 @@
 A server that sleeps never stops us: what it does not take at once waits here, with copies of
 the descriptors that go with it.  A long answer is made as it is taken, one message at a time
 (`pour`): copies of the descriptors of all children would be more than a keeper may have.
+
+Starts and exits of one turn go out together, at its end (`gather`): each message by itself would
+wake a server that is busy with the one before.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from handrail.keeper import messages, own_fds
+from handrail.keeper.messages import Outgoing
 from handrail.keeper.readiness import Readiness
 
-#: What is sent, to which question, with which fields and descriptors.
-Outgoing = tuple[int, int, list[bytes], list[int]]
 #: A message of a long answer, made when the server takes it, and once more if it did not: in
 #: between, its descriptors may be closed and their numbers those of other files.  It gives none if
 #: there is nothing to tell any more.
 Making = Callable[[], Iterator[Outgoing]]
+
+
+#: So many messages go out together, the starts of a turn and as many exits: more would only wait.
+_GATHER_MOST = 16
 
 
 class ServerLink:
@@ -33,6 +39,9 @@ class ServerLink:
         self.proven = proven  # it knows our secret, or we have none
         self.nonces = (b"", b"")  # its own and ours, while it proves that
         self.waiting: deque[Outgoing] = deque()
+        self.gathered: list[Outgoing] = []  # to be sent at the end of the turn
+        #: Of each of these: an fd to close when it is sent, and what is done when it cannot be.
+        self.after: list[tuple[int, Callable[[OSError], None]]] = []
         self.answer: Iterator[Making] | None = None  # what of a long one is not made yet
         self.untaken: Making | None = None  # what of it the server did not take
 
@@ -52,6 +61,7 @@ class ServerLinks(dict[int, ServerLink]):
     def __init__(self, poll: Readiness) -> None:
         super().__init__()
         self.poll = poll
+        self.unsent: set[int] = set()  # those for which something is gathered
 
     def add(self, sock: socket.socket, proven: bool = True) -> None:
         self[sock.fileno()] = ServerLink(sock, proven)
@@ -60,6 +70,9 @@ class ServerLinks(dict[int, ServerLink]):
     def remove(self, fd: int) -> None:
         gone = self.pop(fd)
         self.poll.unregister(fd)
+        for passed, _ in gone.after:
+            if passed >= 0:
+                os.close(passed)
         for _, _, _, fds in gone.waiting:
             for passed in fds:
                 os.close(passed)
@@ -76,16 +89,86 @@ class ServerLinks(dict[int, ServerLink]):
         to = self.get(fd)
         if to is None:
             return
+        if to.gathered:
+            self.send_gathered(fd)
+        self._send(to, op, serial, fields, fds or [])
+
+    def gather(
+        self,
+        fd: int,
+        message: Outgoing,
+        failed: Callable[[OSError], None],
+        *,
+        spent: int = -1,
+    ) -> None:
+        """Send a short message at the end of this turn, or earlier.
+
+        Its descriptors are open until then; ``spent`` is closed after it.  ``failed`` is called
+        when no descriptor is free for a copy that has to wait.
+        """
+        to = self.get(fd)
+        if to is None:
+            if spent >= 0:
+                os.close(spent)
+            return
+        to.gathered.append(message)
+        to.after.append((spent, failed))
+        if len(to.gathered) >= _GATHER_MOST:
+            self.send_gathered(fd)
+        else:
+            self.unsent.add(fd)
+
+    def send_gathered(self, fd: int) -> None:
+        """Send what was gathered for a server."""
+        self.unsent.discard(fd)
+        to = self.get(fd)
+        if to is None or not to.gathered:
+            return
+        parts, to.gathered = to.gathered, []
+        after, to.after = to.after, []
+        sent = 0 if to.waiting else self._sent(to, parts)
+        try:
+            for message, (_, failed) in zip(parts[sent:], after[sent:], strict=True):
+                try:
+                    self._send(to, *message)
+                except OSError as error:
+                    failed(error)
+        finally:
+            for spent, _ in after:
+                if spent >= 0:
+                    os.close(spent)
+
+    def end_turn(self) -> None:
+        """Send what was gathered for all servers."""
+        for fd in list(self.unsent):
+            self.send_gathered(fd)
+
+    def _sent(self, to: ServerLink, parts: list[Outgoing]) -> int:
+        """How many of them have gone out, or never will."""
+        sent = 0
+        try:
+            while sent < len(parts):
+                sent += messages.send_many(to.sock, parts[sent:])
+        except ConnectionError:
+            return len(parts)  # the end of the link is seen by the poll
+        except OSError:
+            pass  # full
+        return sent
+
+    def _send(
+        self, to: ServerLink, op: int, serial: int, fields: list[bytes], fds: list[int]
+    ) -> None:
+        fd = to.sock.fileno()
         if not to.waiting:
             try:
-                messages.send(to.sock, op, serial, fields, fds or ())
+                messages.send(to.sock, op, serial, fields, fds)
                 return
             except ConnectionError:
                 return  # the end of the link is seen by the poll
             except OSError:  # full, or too many descriptors are on their way
                 self.poll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
         # Copies: what we hold may be dropped before the server comes back.
-        to.waiting.append((op, serial, fields, own_fds.copies(fds or ())))
+        to.waiting.append((op, serial, fields, own_fds.copies(fds)))
 
     def pour(self, fd: int, answer: Iterator[Making]) -> None:
         """Send a long answer as the server takes it; other messages may come in between.

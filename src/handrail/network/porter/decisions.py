@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from handrail.network import decide
-from handrail.network.addresses import is_here
+from handrail.network.address_classes import is_here
 from handrail.network.decide import Kind, Target, Verdict
 from handrail.network.hosts import Address
 from handrail.network.porter import metrics

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from handrail.network.addresses import LOCALHOST
+from handrail.network.address_classes import LOCALHOST
 from handrail.network.hosts import Address, Host
 from handrail.network.inner_sockets import maker
 from handrail.network.porter import streams

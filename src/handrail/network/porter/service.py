@@ -20,7 +20,7 @@ from functools import partial
 from handrail import listeners
 from handrail.network import decide, link, machine
 from handrail.network import refusal_replies as replies
-from handrail.network.addresses import is_here
+from handrail.network.address_classes import is_here
 from handrail.network.hosts import Address
 from handrail.network.porter import outside_resolver
 from handrail.network.porter.connection import Connection

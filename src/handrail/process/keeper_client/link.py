@@ -22,6 +22,8 @@ from handrail.process.keeper_client.start_keeper import KeeperHandle
 #: How long housekeeping messages are gathered.
 _GATHER_SECONDS = 0.05
 _GATHER_MOST = 256
+#: Starts that are sent together; with more of them the keeper would be idle meanwhile.
+_STARTS_MOST = 4
 #: First and longest pause between two looks whether the keeper has ended.
 _REAP_SECONDS = 0.01
 _REAP_SECONDS_MOST = 2.0
@@ -51,7 +53,9 @@ class KeeperLink:
         self._loop = loop
         self._serial = 0
         self._questions: dict[int, asyncio.Future[messages.Message]] = {}
-        self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
+        self._unsent: deque[messages.Outgoing] = deque()
+        #: Starts of this turn of the loop, which are sent together; their fds are ours.
+        self._starts: list[messages.Outgoing] = []
         self._released: list[bytes] = []
         self._forgotten: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -138,12 +142,49 @@ class KeeperLink:
         else:
             future.set_exception(gone())
 
+    def start_soon(
+        self,
+        serial: int,
+        future: asyncio.Future[messages.Message],
+        fields: list[bytes],
+        own: list[int],
+    ) -> None:
+        """Ask for a start together with others of this turn; the fds are closed here."""
+        self._starts.append((messages.SPAWN, serial, fields, own[:]))
+        own.clear()
+        self.await_answer(serial, future)
+        if len(self._starts) >= _STARTS_MOST:
+            self._send_starts()
+        elif len(self._starts) == 1:
+            self._loop.call_soon(self._send_starts)
+
+    def _send_starts(self) -> None:
+        starts, self._starts = self._starts, []
+        sent = 0
+        try:
+            while sent < len(starts) and self.alive and not self._unsent:
+                sent += messages.send_many(self._sock, starts[sent:])
+        except (OSError, ValueError):
+            pass  # said by the first of these, again
+        for op, serial, fields, fds in starts[sent:]:
+            try:
+                self.tell(op, serial, fields, fds)
+            except OSError as error:
+                self.fail(serial, error)
+            except ValueError as error:
+                self.fail(serial, OSError(errno.EINVAL, str(error)))
+        for *_, fds in starts:
+            for fd in fds:
+                os.close(fd)
+
     def tell(
         self, op: int, serial: int, fields: list[bytes], fds: list[int] | tuple[int, ...] = ()
     ) -> None:
         """Send now, or when the keeper reads again; raises OSError without an fd for that."""
         if not self.alive:
             return
+        if self._starts:
+            self._send_starts()
         if not self._unsent:
             try:
                 messages.send(self._sock, op, serial, fields, fds)
@@ -157,6 +198,8 @@ class KeeperLink:
     def tell_at_once(self, op: int, fields: list[bytes], fds: list[int]) -> None:
         """Send now: the keeper has it when this returns.  Raises OSError when it is too busy."""
         if self.alive:
+            if self._starts:
+                self._send_starts()
             if self._unsent:
                 raise BlockingIOError(errno.EAGAIN, "the keeper is busy")
             try:
@@ -223,15 +266,16 @@ class KeeperLink:
         # A few at a time: a burst of exits must not hold up the streams.
         for _ in range(16):
             try:
-                message = messages.receive(self._sock)
+                heard = messages.receive_all(self._sock)
             except BlockingIOError:
                 return
             except OSError:
-                message = None
-            if message is None:
+                heard = []
+            if not heard:
                 self._lost()
                 return
-            self._heard(message)
+            for message in heard:
+                self._heard(message)
             if not self._questions and not self._watched:
                 return  # hardly more than this one: another look would cost a failing call
 
@@ -244,10 +288,11 @@ class KeeperLink:
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
-        for _, _, _, fds in self._unsent:
+        for _, _, _, fds in (*self._unsent, *self._starts):
             for fd in fds:
                 os.close(fd)
         self._unsent.clear()
+        self._starts.clear()
         self._closed()
         for future in self._questions.values():
             if not future.done():

@@ -203,6 +203,7 @@ class Launcher:
         """Ask for a child: its number, and what ``answered`` reads; raises SpawnFailed."""
         self.asked_at = self._loop.time()
         cwd = find_program.open_cwd(spec.cwd)
+        own = [cwd]
         try:
             program = find_program.find_program(spec.argv[0], spec.env, cwd)
             self._children += 1
@@ -210,13 +211,14 @@ class Launcher:
             asked = start_fields.spawn(spec, child, program, note)
             self.turns.open()
             fd_reserve.check_room(cwd, _EACH * (1 + len(self._starts)))
-            question = self._starts.ask(asked.pack(), [cwd, *[fd for _, fd in spec.passed]])
+            question = self._starts.ask(asked.pack(), own, [fd for _, fd in spec.passed])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None
             raise find_program.spawn_failed(spec.argv[0], number or errno.EINVAL) from None
         finally:
-            os.close(cwd)
+            for fd in own:  # not sent with others, later
+                os.close(fd)
         return child, question
 
     async def _spawned(
@@ -298,6 +300,13 @@ class Launcher:
             self._loop.call_soon(callback, *early)
         else:
             self._watchers[child] = callback
+
+    def take_exit(self, child: int) -> tuple[int, ...] | None:
+        """The exit of a child that is not watched, once; None: it is not known."""
+        known = self._early.get(child)
+        if known is not None:
+            del self._early[child]
+        return known
 
     def unwatch(self, child: int) -> None:
         """Remove the callback; the exit of the child is kept for the next ``watch``."""

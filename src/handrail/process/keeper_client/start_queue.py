@@ -33,17 +33,25 @@ class StartQueue:
         """How many wait for their turn."""
         return len(self._later)
 
-    def ask(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[messages.Message]:
-        """Ask for a start now or later; copies of the fds are kept until then."""
+    def ask(
+        self, fields: list[bytes], own: list[int], passed: list[int]
+    ) -> asyncio.Future[messages.Message]:
+        """Ask for a start now or later; copies of the fds are kept until then.
+
+        Those of ``own`` may be kept instead, and are taken out of that list.
+        """
         link = self._link
         serial, question = link.reserve()
         # A keeper that does not know our children yet starts none: its mark may be in no file, and
         # what it has started would never be ended should it be killed together with us.
         if (len(self._asked) < _STARTS_MOST and not link.bereft) or not link.alive:
-            link.send_question(serial, question, messages.SPAWN, fields, fds)
+            if self._asked and not passed and link.alive:  # the keeper is busy with others
+                link.start_soon(serial, question, fields, own)
+            else:
+                link.send_question(serial, question, messages.SPAWN, fields, [*own, *passed])
             self._asked.add(serial)
         else:
-            copies = [os.dup(fd) for fd in fds]
+            copies = [os.dup(fd) for fd in (*own, *passed)]
             self._later.append((serial, question, fields, copies))
             link.await_answer(serial, question)
         return question

@@ -1,15 +1,24 @@
-"""The HTTP surface of a listener: one request in, an answer or a receiver out.
+"""Which client may connect: here a connection is admitted or refused.
 
-Pure but for what it is given.  The order of the rules matters:
+The rules, in the order in which they are applied; ``server/listener.py`` puts them together:
 
-1. Origin      browsers send it, clients do not: 403 before anything is looked at
-2. Host        a name that is not ours is DNS rebinding: 403
-3. path, then method, then the upgrade headers
-4. authentication, only where something is given away: the upgrade and /metrics
+1. before there is a listener: ``server_settings.check_exposure`` refuses to start one beyond
+   loopback without a token, unless a flag asks for it
+2. the user of the peer, before a byte is read: on TCP ``loopback_users.py`` admits our own user
+   and root on a loopback address; on a Unix socket ``transport/unix_socket.py`` asks the kernel
+   for the same.  A peer that does not speak HTTP there is admitted by that alone
+3. Origin: browsers send it, clients do not: 403 before anything is looked at
+4. Host: a name that is not ours is DNS rebinding: 403
+5. path, then method, then the upgrade headers
+6. the token, only where something is given away (the upgrade and /metrics): ``tokens.py`` checks
+   it and says how long the answer to a wrong one waits
+
+``HttpAdmission`` has rules 3 to 6.  It is pure but for what it is given.  How many connections
+there may be is in ``transport/connection_limits.py``; on stdio the process that started the server
+is its client.
 
 A probe of /readyz needs no token, and a wrong method is answered without one, as with the
-Codex exec-server 0.166.  That server checks no Host; rule 2 is ours.  The listener asks
-``tokens.Throttle`` how long to wait before it sends a 401.
+Codex exec-server 0.166.  That server checks no Host; rule 4 is ours.
 """
 
 from __future__ import annotations
@@ -33,8 +42,8 @@ _FORBIDDEN_HOST = HttpResponse(
 )
 
 
-class HttpFront:
-    """Decides about each request of one listener; an instance is its ``Route``.
+class HttpAdmission:
+    """Admits or refuses each HTTP request of one listener; an instance is its ``Route``.
 
     ``bound_host`` is the address listened on, without the port.  ``allowed_origins`` are
     compared whole (``https://example.org``), ``allowed_hosts`` with or without a port.

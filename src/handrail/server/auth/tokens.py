@@ -2,7 +2,7 @@
 
 Owns secrets from the file to the comparison.  No secret is in a repr, a log line, an error or
 the chain behind an error, which is why errors about a secret are raised after the ``except``
-that found them.  ``admission.py`` routes requests; the listener waits for as long as
+that found them.  ``admission.py`` has the rules before the token; the listener waits for as long as
 ``Throttle`` says.
 
 The wording of failures, the order of the checks and the 30 seconds are those of the Codex

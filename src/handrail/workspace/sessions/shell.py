@@ -36,6 +36,7 @@ from handrail.workspace.result import Output, Result, output_of, shown_last_line
 from handrail.workspace.sessions import shell_script
 from handrail.workspace.sessions.marked_output import MarkedStream
 from handrail.workspace.sessions.restartable import RestartableSession
+from handrail.workspace.sessions.shell_interrupt import done_within, end_command
 from handrail.workspace.uncancellable import to_the_end
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 MAX_OUTPUT = 64 * 1024 * 1024
 #: Bytes kept of what background jobs write while no command runs.
 _BETWEEN = 1024 * 1024
-#: Seconds between an interrupt and SIGTERM, and between that and SIGKILL.
-_STEP_SECONDS = 1.0
 #: How long the shell may take to start.
 _START_SECONDS = 30.0
 #: How long output may still come after the exit when a descendant holds the streams open.
@@ -200,7 +199,7 @@ class AsyncShell(RestartableSession["_Life"]):
             )
             try:
                 await life.send(words)
-                timed_out = not await _done(call.done, limit)
+                timed_out = not await done_within(call.done, limit)
             except asyncio.CancelledError:
                 await to_the_end(life.stop(call))
                 raise
@@ -338,18 +337,8 @@ class _Life:
         await self.send(shell_script.resume(self._dialect, call.token))
 
     async def stop(self, call: _Call) -> None:
-        """End the command of a call: interrupt, SIGTERM, SIGKILL, and at last the shell."""
-        await self.interrupt()
-        for signal in (shell_script.TERM_CHILDREN, shell_script.KILL_CHILDREN):
-            if await _done(call.done, _STEP_SECONDS):
-                return
-            try:
-                await self.process.signal(signal)
-            except UsageError:
-                break  # this server passes on an interrupt alone
-        if not await _done(call.done, _STEP_SECONDS):
-            await self.process.terminate(0.0)
-            await call.done
+        """End the command of a call; the shell goes on if it can."""
+        await end_command(self.process, call.done, self.interrupt)
 
     def exit_of(self, call: _Call, timed_out: bool) -> ExitInfo:
         """How the command of a call ended."""
@@ -441,14 +430,6 @@ def _noticed(task: asyncio.Task[None]) -> None:
     """Retrieve the exception: the call that is being made raises it."""
     if not task.cancelled():
         task.exception()
-
-
-async def _done(future: asyncio.Future[None], limit: float | None) -> bool:
-    """Wait for the future; whether it is done within ``limit`` seconds."""
-    if limit is None:
-        await asyncio.shield(future)
-        return True
-    return bool((await asyncio.wait((future,), timeout=limit))[0])
 
 
 def _result(

@@ -8,8 +8,9 @@ A timeout sends SIGINT to the shell's process group.  A POSIX shell that is inte
 its script then, but drops what it has read of it.  An interactive bash does too, and talks about
 its jobs on stderr, so bash is not interactive here: its trap returns from the sourced script, and
 a DEBUG trap from all functions around it.  A background process without our streams, the
-*monitor*, ends the shell's children: by SIGTERM on SIGURG, by SIGKILL on SIGWINCH.  The default
-action of both signals is to be ignored, so they disturb nothing else in the group.
+*monitor*, ends the shell's children: by SIGTERM on SIGURG, by SIGKILL on SIGWINCH, as
+``shell_interrupt.py`` tells it.  The default action of both signals is to be ignored, so they
+disturb nothing else in the group.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress, TreeFile
 from handrail.name_hints import NamesChecked
 from handrail.workspace.arguments import AnyPath
@@ -52,6 +53,14 @@ class WorkspaceFiles(NamesChecked):
         progress: Progress | None = None,
     ) -> None:
         """Make ``data`` the content of a file, all of it or nothing; text as UTF-8."""
+        if not parents and progress is None:
+            begun = self._call(self._twin._begin_write(path, data))  # noqa: SLF001 (its twin)
+            try:
+                if begun is not None:
+                    begun()
+                return
+            except (BlockingIOError, FilesError):
+                pass  # nothing was changed
         self._call(self._twin.write(path, data, parents=parents, progress=progress))
 
     def exists(self, path: AnyPath) -> bool:

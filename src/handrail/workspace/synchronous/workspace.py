@@ -218,7 +218,9 @@ class Workspace(NamesChecked):
     @property
     def files(self) -> WorkspaceFiles:
         """The files of the workspace."""
-        self._call(self._twin.executor())
+        ready = self._twin._location.is_ready  # noqa: SLF001 (its twin)
+        if not ready or self._pid != os.getpid():
+            self._call(self._twin.executor())
         return WorkspaceFiles(self._twin.files, self._call)
 
     def process(self, id: str) -> Process:  # noqa: A002 (the name it has everywhere)

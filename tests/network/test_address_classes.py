@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.network.addresses import AddressClass, classify, parts
+from handrail.network.address_classes import AddressClass, classify, parts
 
 P, L, V, M, X = (
     AddressClass.PUBLIC,

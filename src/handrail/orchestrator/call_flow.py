@@ -287,7 +287,8 @@ class CallFlow:
         orchestrator = self._orchestrator
         asked = [(key, self._extent(key, question)) for key in self._keys]
         async with orchestrator.turn_of(self._keys):
-            known = bool(asked) and all(orchestrator.memory.knows([key], far) for key, far in asked)
+            cache = orchestrator.approval_cache
+            known = bool(asked) and all(cache.knows([key], far) for key, far in asked)
             if known and Choice.APPROVE_FOR_SESSION in question.choices:
                 self._decided(Choice.APPROVE_FOR_SESSION, Source.CONFIG)
                 return Answer(Choice.APPROVE_FOR_SESSION)
@@ -299,7 +300,7 @@ class CallFlow:
             self._decided(answer.choice, ruling.source, answer.text or None)
             if answer.choice is Choice.APPROVE_FOR_SESSION:
                 for key, far in asked:
-                    orchestrator.memory.remember([key], far)
+                    cache.remember([key], far)
             return answer
 
     def _extent(self, key: Key, question: Question) -> Extent:

@@ -1,4 +1,4 @@
-"""Which addresses are public, and what the others are.
+"""Classes of addresses: public, loopback, private, metadata.  Which are open: ``decide.py``.
 
 An IPv6 address that carries an IPv4 address is delivered to that one by some router or kernel, so
 it is judged by both parts: ``parts`` gives them.
