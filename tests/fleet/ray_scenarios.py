@@ -275,6 +275,10 @@ async def ray_gone_and_the_machine_alive(world: World) -> None:
         await until(lambda: not alive(info.server_pid) and not alive(info.keeper_pid))
 
 
+async def _nodes(fleet: Fleet) -> list[Any]:
+    return list((await fleet.status()).nodes)
+
+
 async def elastic_shares(world: World) -> None:
     """Asked for while none fits, kept by a new registrar, asked for elsewhere, and given back."""
     share = {"cpus": 4, "memory": "32MiB"}
@@ -289,8 +293,9 @@ async def elastic_shares(world: World) -> None:
         with pytest.raises(NoCapacity) as refused:  # at once: no share is larger
             await fleet.workspace(cpus=5, memory=0)
         assert refused.value.reason == "cpus"
+        nodes = await until(lambda: _nodes(fleet))  # the driver hears of the group later
         with pytest.raises(FleetError, match="pending"):
-            await fleet.logs((await fleet.status()).nodes[0].id)
+            await fleet.logs(nodes[0].id)
         registrar = ray.get_actor("registrar", namespace=namespace(fleet.name))
         engine = fleet._parts.engine
         assert isinstance(engine, RayEngine)
