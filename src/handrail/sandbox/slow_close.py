@@ -3,6 +3,8 @@
 Two of them are on the way of every sandboxed command: the last reference to a mount namespace, with
 which all its mounts are taken down, and the last to a directory that was removed, whose blocks some
 file systems discard on the disk there and then (200 us and 100 us).
+
+Nothing is imported later: a program may have laid down the right to read its modules by then.
 """
 
 from __future__ import annotations
@@ -13,70 +15,73 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from queue import SimpleQueue
 
 #: How long the thread waits for the next: starting one takes longer than most closes.
 _IDLE_SECONDS = 1.0
 
 _lock = _thread.allocate_lock()
-#: What is to be closed, from the second call on, and whether a thread is at work.
-_waiting: SimpleQueue[int] | None = None
+#: Held while nothing is to be closed.
+_idle = _thread.allocate_lock()
+_waiting: list[int] = []
 _calls = 0
+#: Whether a thread is at work.
 _works = False
 
 
 def close_later(fds: Sequence[int]) -> None:
     """Close descriptors in another thread, but for the first: most programs run one command."""
-    global _calls, _waiting, _works
+    global _calls, _works
     if not fds:
         return
+    _calls += 1
+    if _calls == 1:
+        _close(fds)
+        return
     with _lock:
-        _calls += 1
-        if _calls == 1:
-            for fd in fds:
-                os.close(fd)
-            return
-        if _waiting is None:
-            from _queue import SimpleQueue  # not for a program that runs one
-
-            _waiting = SimpleQueue()
-        for fd in fds:
-            _waiting.put(fd)
+        _waiting.extend(fds)
+        if _idle.locked():
+            _idle.release()
         if _works:
             return
         _works = True
     try:
-        _thread.start_new_thread(_close_all, (_waiting,))
+        _thread.start_new_thread(_close_all, ())
     except RuntimeError:  # no thread can be had
         _works = False
-        _close_rest(_waiting)
+        _close(_taken())
 
 
-def _close_all(waiting: SimpleQueue[int]) -> None:
-    from _queue import Empty
-
+def _close_all() -> None:
     global _works
     while True:
-        try:
-            os.close(waiting.get(timeout=_IDLE_SECONDS))
-        except Empty:
-            with _lock:
-                if waiting.empty():
-                    _works = False
-                    return
+        woken = _idle.acquire(timeout=_IDLE_SECONDS)
+        fds = _taken()
+        _close(fds)
+        if woken or fds:
+            continue
+        with _lock:
+            if not _waiting:
+                _works = False
+                return
 
 
-def _close_rest(waiting: SimpleQueue[int]) -> None:
-    while not waiting.empty():
-        os.close(waiting.get())
+def _taken() -> list[int]:
+    with _lock:
+        fds = _waiting[:]
+        _waiting.clear()
+    return fds
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _after_fork() -> None:
     """Close what the thread has not closed yet: it is not in the new process."""
-    global _lock, _works
-    _lock, _works = _thread.allocate_lock(), False
-    if _waiting is not None:
-        _close_rest(_waiting)
+    global _lock, _idle, _works
+    _lock, _idle, _works = _thread.allocate_lock(), _thread.allocate_lock(), False
+    _close(_taken())
 
 
 os.register_at_fork(after_in_child=_after_fork)
