@@ -17,6 +17,11 @@ def translate(pattern: str) -> re.Pattern[bytes]:
         raise ValueError(f"the glob pattern `{pattern}` is malformed; check its brackets") from None
 
 
+def escape(path: str) -> str:
+    """A pattern that matches this path alone."""
+    return re.sub(r"[*?\[{\\]", r"[\g<0>]", path)
+
+
 def _translate(pattern: str) -> str:
     out = []
     i, n = 0, len(pattern)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import posixpath
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from handrail import glob_pattern
 from handrail.agent.workspace_executor import executor_of, shared_by
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
@@ -128,7 +128,7 @@ def from_profile(profile: Profile | None, root: str, cwd: str | None = None) -> 
         if GLOB_CHARACTERS.isdisjoint(path):
             return full((path,))[0]
         # Relative patterns start where commands do.
-        return path if cwd in (None, root) else posixpath.join(glob.escape(root), path)
+        return path if cwd in (None, root) else posixpath.join(glob_pattern.escape(root), path)
 
     write = full(profile.write)
     return SandboxMode(

@@ -51,7 +51,7 @@ AT_ROOT = (
 PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 #: One of these makes a denied path a pattern.
-GLOB_CHARACTERS = frozenset("*?[")
+GLOB_CHARACTERS = frozenset("*?[{")
 
 
 class Access(Choice):
@@ -291,6 +291,11 @@ def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
         return [Glob(root, below) for root in roots]
     if pattern.startswith("/"):
         return [Glob(b"/", _plain(pattern))]
+    if pattern.startswith("{") and ("{/" in pattern or ",/" in pattern):
+        raise BadIntent(
+            f"the glob pattern `{pattern}` begins with a choice of absolute paths, which would"
+            " match nothing; deny each of them"
+        )
     return [Glob(_absolute(cwd, "sandbox cwd"), _plain(pattern))]
 
 
