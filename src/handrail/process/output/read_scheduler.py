@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SECONDS = 0.003
 #: Without a child; opening it again takes 15 us.
 _IDLE_SECONDS = 0.1
+#: The same while there are children, of which none has streams: they may live long.
+_CHILD_SECONDS = 1.0
 #: After so many turns in which it alone had output, a stream is watched by the loop itself.
 _ALONE_TURNS = 16
 #: So many streams in one turn are many.  Of fewer, the first comes again before that: then a new
@@ -117,19 +119,23 @@ class ReadScheduler:
             self._epoll.close()
             self._epoll = None
 
-    def _await_idle(self) -> None:
+    def _await_idle(self, seconds: float = _IDLE_SECONDS) -> None:
         """Close the descriptor when there was no child for a while."""
         if self._idle is None:
             self._opened = False
-            self._idle = self._loop.call_later(_IDLE_SECONDS, self._is_idle)
+            self._idle = self._loop.call_later(seconds, self._is_idle)
 
     def _is_idle(self) -> None:
         self._idle = None
-        if not self._watched and not self._has_children():
-            if self._opened:  # in the meantime: one child follows the other
-                self._await_idle()
-            else:
-                self._close()
+        if self._watched:
+            return  # until the last of them is not
+        # In the meantime one child follows the other, or a start has not come to its end.
+        if self._opened:
+            self._await_idle()
+        elif self._has_children():
+            self._await_idle(_CHILD_SECONDS)
+        else:
+            self._close()
 
     def _readable(self) -> None:
         if self._epoll is None:
