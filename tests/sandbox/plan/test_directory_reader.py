@@ -95,7 +95,8 @@ def test_what_is_no_directory_is_left_out(tree: Path) -> None:
     paths = [os.path.join(os.fsencode(tree), name) for name in odd]
     good = [os.fsencode(tree / f"many{number}") for number in range(20)]
     mixed = [path for pair in zip(good[:5], paths, strict=True) for path in pair] + good[5:]
-    assert [path for path, _, _ in directory_reader.read(mixed, leaves=False)] == good
+    # By several programs, one of which may be quicker.
+    assert sorted(path for path, _, _ in directory_reader.read(mixed, leaves=False)) == sorted(good)
 
 
 def test_one_with_too_many_names_is_left_to_the_other_way(tree: Path) -> None:
