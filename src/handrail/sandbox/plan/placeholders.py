@@ -348,7 +348,7 @@ def _usual_directory() -> str:
     They may share a workspace and have several state homes.
     """
     try:
-        return os.path.join(private_places.user_directory(), "covers")
+        return private_places.covers_directory()
     except private_files.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None
 
