@@ -95,6 +95,11 @@ def user_directory() -> str:
         raise NotOurs(f"{error}; {reason}" if reason else str(error)) from None
 
 
+def covers_directory() -> str:
+    """Where it is recorded what covers missing names; raises NotOurs."""
+    return os.path.join(user_directory(), "covers")
+
+
 def runtime_directory() -> str:
     """The directory of this user's own server, made if it is missing; raises NotOurs.
 

@@ -32,6 +32,7 @@ from handrail.server.methods.handlers import MethodLookup
 from handrail.server.metrics import ServerMetrics
 from handrail.server.recovery import unused_state_dirs, upgrade_server
 from handrail.server.recovery.adopt import adopt, renew_keeper
+from handrail.server.recovery.placeholder_sweep import PlaceholderSweep
 from handrail.server.recovery.restart_keeper import KeeperRestart
 from handrail.server.recovery.state_dir import StateDir
 from handrail.server.results import Results
@@ -93,6 +94,7 @@ class Server:
         self._file_sandboxes: FileSandboxes | None = None
         self.ending_helpers: set[FileHelper] = set()
         self._sandbox: Sandbox | None = None
+        self.placeholders = PlaceholderSweep(loop)
         self._network: PorterLife | None = None
         self.stopping = asyncio.Event()
         self.exit_code = 0
@@ -268,6 +270,7 @@ class Server:
         await self.launcher.stop()
         if self._sandbox is not None:
             self._sandbox.close()
+        await self.placeholders.finish()
         if self.export is not None:
             await asyncio.to_thread(self.export.shutdown)
 
@@ -337,6 +340,8 @@ async def serve(
         listener = await listen(server, auth, listening.sock, state, announce=heir is None)
         server.failed = False
         server.results.sweep_later()
+        if state is not None:
+            server.placeholders.soon()
         if state is not None and listener is not None:
             offer = upgrade_server.Upgrade(state.path, state.lock, listener.fileno)
             loop.add_signal_handler(
@@ -389,7 +394,10 @@ async def _take_lease(
                 log.info("trees are ended by %s", launcher.abilities.trees)
                 listening.open()
                 if keeper.found:
-                    await adopt(server.sessions, launcher, server.loop, lambda: server.network)
+                    swept = server.placeholders.soon
+                    await adopt(
+                        server.sessions, launcher, server.loop, lambda: server.network, swept
+                    )
             break
         except KeeperLost:
             if last or launcher.link.alive or state is None or not keeper.found:

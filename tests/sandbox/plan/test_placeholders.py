@@ -123,19 +123,80 @@ def test_one_that_was_replaced_is_left_alone(registry: PlaceholderRegistry, plac
     assert (place / ".git").is_dir()
 
 
-def test_what_a_killed_process_left_is_swept(registry: PlaceholderRegistry, place: Path) -> None:
+def killed_with(registry: PlaceholderRegistry, path: Path) -> Path:
+    """Have a program killed while it holds a directory; gives its record."""
     script = (
         "import sys, os, signal\n"
         "from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry\n"
         "PlaceholderRegistry(sys.argv[1]).acquire([Placeholder(os.fsencode(sys.argv[2]), True)])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    argv = [sys.executable, "-c", script, registry.directory, str(place / ".git")]
+    argv = [sys.executable, "-c", script, registry.directory, str(path)]
     assert subprocess.run(argv, check=False).returncode == -9
-    assert (place / ".git").is_dir()
+    assert path.is_dir()
+    (record,) = Path(registry.directory).glob("*.made")
+    return record
+
+
+def made_anew(path: Path) -> tuple[os.stat_result, os.stat_result]:
+    """Remove an empty directory and make another there; gives what both look like."""
+    before = now = path.stat()
+    while now.st_mtime_ns == before.st_mtime_ns:  # the clock of files is coarse
+        path.rmdir()
+        path.mkdir()
+        now = path.stat()
+    return before, now
+
+
+def test_what_a_killed_process_left_is_swept(registry: PlaceholderRegistry, place: Path) -> None:
+    killed_with(registry, place / ".git")
     registry.sweep()
     assert list(place.iterdir()) == []
     assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_directory_that_got_the_inode_of_one_is_left_alone(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    record = killed_with(registry, place / ".git")
+    before, now = made_anew(place / ".git")
+    # As some file systems do by themselves.
+    text = record.read_bytes().replace(b" %d " % before.st_ino, b" %d " % now.st_ino)
+    record.write_bytes(text)
+    registry.sweep()
+    assert (place / ".git").is_dir()
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_one_made_anew_is_left_alone_when_leases_end(
+    registry: PlaceholderRegistry, place: Path, elsewhere: bool
+) -> None:
+    """A lease that came to share it later goes by what the first one has made."""
+    first = registry.acquire(masks(place)[:1])
+    before, now = made_anew(place / ".git")
+    if (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino):  # by the file system
+        other = PlaceholderRegistry(registry.directory) if elsewhere else registry
+        second = other.prepare()
+        second.fill(masks(place)[:1])
+        second.release()
+        if elsewhere:
+            other.close()
+    first.release()
+    assert (place / ".git").is_dir()
+    registry.close()
+
+
+def test_a_record_without_times_is_swept(registry: PlaceholderRegistry, place: Path) -> None:
+    """It is of a program that knew none."""
+    (place / ".git").mkdir()
+    status = (place / ".git").stat()
+    name = f"{os.stat('/proc/self/ns/mnt').st_ino}-1-x-1"
+    Path(registry.directory, name + ".held").touch()
+    text = b"%d %d %b\0" % (status.st_dev, status.st_ino, os.fsencode(place / ".git"))
+    Path(registry.directory, name + ".made").write_bytes(text)
+    registry.sweep()
+    assert list(place.iterdir()) == []
 
 
 def test_a_symlink_on_the_way_is_not_followed(registry: PlaceholderRegistry, place: Path) -> None:

@@ -261,14 +261,14 @@ def test_a_parent_that_was_exchanged_is_found_out(
 def test_no_directory_stays_open_when_no_lease_is_left(
     registry: PlaceholderRegistry, place: Path
 ) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))  # perhaps some that a thread still closes
     waiting = registry.prepare()
     for number in range(10):
         inner = place / str(number)
         inner.mkdir()
         registry.acquire(directories(inner, ".git")).release()
     waiting.release()
-    eventually(lambda: os.listdir("/proc/self/fd") == before, "those of removed ones are closed")
+    eventually(lambda: before.issuperset(os.listdir("/proc/self/fd")), "removed ones are closed")
 
 
 def test_more_parents_than_are_open_at_a_time(registry: PlaceholderRegistry, place: Path) -> None:

@@ -55,7 +55,6 @@ class RunningSandbox:
     """One sandbox, from the creation of its fds until its last process has ended."""
 
     __slots__ = (
-        "_bwrap",
         "_closing",
         "_copied",
         "_covering",
@@ -116,16 +115,8 @@ class RunningSandbox:
         self._mounts = -1
         self._said = b""
         self._namespace = 0
-        self._bwrap = 0  # pid, if a previous server has set the sandbox up
         #: Pid of the first process in the sandbox, in our PID namespace; 0 while unknown.
         self.pid = 0
-
-    @classmethod
-    def found(cls, bwrap: int, *, tty: bool) -> RunningSandbox:
-        """Make the object for a sandbox of a previous server; ``bwrap`` is the pid we know."""
-        inside = cls(-1, (), None, tty)
-        inside._bwrap = bwrap
-        return inside
 
     def attend(
         self,
@@ -389,10 +380,6 @@ class RunningSandbox:
             elif not self._copied and self._said.endswith(b"}\n"):
                 self.pid = _number(self._said, b'"child-pid":')
                 self._namespace = _number(self._said, b'"pid-namespace":')
-        elif self.pid == 0 and self._bwrap:
-            for child in children_of(self._bwrap):
-                self._namespace = pid_namespace(child)
-                self.pid = child if self._namespace != pid_namespace(self._bwrap) else 0
         return self.pid != 0
 
     def _first_process(self, looks: int = _LOOKS) -> int:

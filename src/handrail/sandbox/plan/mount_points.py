@@ -1,7 +1,9 @@
 """The empty directories and files that placeholders are: how one is made, and how it is removed.
 
 Each is reached by its opened parent directory, without following a link that a command could have
-made.  One is removed only if it is what was made (device and inode) and is empty.
+made.  One is removed only if it is what was made (device, inode and time) and is empty.  The inode
+alone is not enough: a file system may give it to the next directory.  The time is that of the last
+change of its content, for taking the mark off changes the other one; and an old record has none.
 
 A kill can come before the inode of a new one is recorded.  Until then each has a mark that other
 programs do not make: a sticky bit where no other user may write.  What has the mark where a program
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from handrail.sandbox.plan.safe_open import Above
 
 Identity = tuple[int, int]  # device, inode
-Made = tuple[bytes, Identity]  # a path, and what was made there
+Made = tuple[bytes, Identity, int]  # a path, what was made there, and when
+Lines = dict[bytes, int]  # what is recorded, and when it was made
 
 #: The identity of what is recorded before it is made.  No file has it.
 EXPECTED: Identity = (0, 0)
+#: The time of what is recorded without one.
+UNKNOWN = -1
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,14 +145,16 @@ class NewPoints:
 
     def __init__(self, record: int, paths: Iterable[bytes]) -> None:
         self._record = record
-        self._lines: list[bytes] = []
+        self._lines: list[tuple[bytes, int]] = []
         #: An fd of each that is marked, and the mode that it is to have.
         self._marked: list[tuple[int, int]] = []
         self.made: list[Made] = []
         # First: what is not recorded stays for ever after a kill.
-        write_lines(record, [line_of(path, EXPECTED) for path in paths])
+        write_lines(record, [(line_of(path, EXPECTED), UNKNOWN) for path in paths])
 
-    def make(self, parent: int, path: bytes, name: bytes, *, directory: bool) -> Identity:
+    def make(
+        self, parent: int, path: bytes, name: bytes, *, directory: bool
+    ) -> tuple[Identity, int]:
         """Make one in its open parent directory; raises OSError, such as FileExistsError."""
         if len(self._marked) >= _MOST_OPEN:
             self.settle()
@@ -160,17 +167,17 @@ class NewPoints:
             fd = os.open(name, _NEW_FILE, marked, dir_fd=parent)
         self._marked.append((fd, -1))
         status = os.fstat(fd)
-        self.made.append((path, (status.st_dev, status.st_ino)))
+        self.made.append((path, (status.st_dev, status.st_ino), status.st_mtime_ns))
         if _is_marked(status):  # else exchanged, or the file system keeps no such bit
             # A directory has its mode whatever the umask is.
             now = stat.S_IMODE(status.st_mode)
             kept = (now | mode if directory else now) & (~stat.S_ISVTX | mode)
             self._marked[-1] = fd, kept
-        return self.made[-1][1]
+        return self.made[-1][1:]
 
-    def record(self, line: bytes) -> None:
+    def record(self, line: bytes, time: int) -> None:
         """Have one recorded, new or not."""
-        self._lines.append(line)
+        self._lines.append((line, time))
 
     def settle(self) -> None:
         """Record what is new, and take its marks off; raises OSError."""
@@ -225,10 +232,10 @@ def remove_points(
     found = True
     opened: list[int] = []
     with directories:
-        for path, identity in made:
+        for one in made:
             try:
-                parent, name = directories.of(path)
-                found &= _remove(parent, name, identity, path, held, opened)
+                parent, name = directories.of(one[0])
+                found &= _remove(parent, name, one, held, opened)
             except (Missing, Crossed, Refused):
                 found = False  # unreachable
             except OSError:
@@ -238,18 +245,14 @@ def remove_points(
 
 
 def _remove(
-    parent: int,
-    name: bytes,
-    identity: Identity,
-    path: bytes,
-    held: Collection[bytes],
-    opened: list[int],
+    parent: int, name: bytes, made: Made, held: Collection[bytes], opened: list[int]
 ) -> bool:
+    path, identity, time = made
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     found = status.st_dev, status.st_ino
     if identity == EXPECTED and _is_marked(status) and line_of(path, found) not in held:
         identity = found
-    if identity != found:
+    if identity != found or time not in (status.st_mtime_ns, UNKNOWN):
         return False
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
@@ -270,7 +273,7 @@ def line_of(path: bytes, identity: Identity) -> bytes:
     return b"%d %d %b" % (*identity, path)
 
 
-def read_lines(lines: Iterable[bytes], held: Collection[bytes] = ()) -> Iterable[Made]:
+def read_lines(lines: Lines, held: Collection[bytes] = ()) -> Iterable[Made]:
     """What was recorded and is not held; what was expected, too, if it may have been made."""
     made: set[bytes] = set()
     for line in sorted(lines, reverse=True):  # the expected ones last
@@ -283,26 +286,39 @@ def read_lines(lines: Iterable[bytes], held: Collection[bytes] = ()) -> Iterable
             continue
         made.add(path)
         if line not in held or identity == EXPECTED:
-            yield path, identity
+            yield path, identity, lines[line]
 
 
-def write_lines(record: int, lines: Iterable[bytes]) -> None:
-    """Append lines to an open record; raises OSError."""
-    data = b"".join([line + b"\0" for line in lines])
+def write_lines(record: int, lines: Iterable[tuple[bytes, int]]) -> None:
+    """Append lines to an open record; raises OSError.
+
+    A time has a line of its own, which programs that know of none skip.
+    """
+    timed = b"%d@%b\0%b\0"
+    data = b"".join(
+        [line + b"\0" if time < 0 else timed % (time, line, line) for line, time in lines]
+    )
     while data:
         data = data[os.write(record, data) :]
 
 
-def read_record(directory: int, name: str) -> frozenset[bytes]:
+def read_record(directory: int, name: str) -> Lines:
     """The lines of a record in the private directory of them; raises OSError."""
     try:
         fd = private_files.open_file(directory, name, os.O_RDONLY)
     except FileNotFoundError:
-        return frozenset()  # its maker was killed before it made anything
+        return {}  # its maker was killed before it made anything
     try:
         text = b""
         while part := os.read(fd, 65_536):
             text += part
-        return frozenset(text.split(b"\0"))
     finally:
         os.close(fd)
+    lines: Lines = {}
+    for line in text.split(b"\0"):
+        time, timed, rest = line.partition(b"@")  # a path may have one, too
+        if timed and time.isdigit():
+            lines[rest] = int(time)
+        else:
+            lines.setdefault(line, UNKNOWN)
+    return lines

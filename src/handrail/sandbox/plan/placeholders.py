@@ -4,8 +4,8 @@ A mount needs a mount point, so a protected name that is missing has to exist on
 sandbox covers it.  Each is recorded in a private directory, one file per lease: before it is made,
 and with its inode once it is.  Beside the record an empty file stays locked while any process of
 the sandbox lives: its first process holds a copy of the fd (bwrap's ``--sync-fd``).  So a later run
-can tell what a killed server has left behind, and removes it, by its inode (or the mark that it has
-until that is recorded) and only if empty.
+can tell what a killed server has left behind, and removes it, by its inode and time (or the mark
+that it has until these are recorded) and only if empty.
 
 Processes that share the directory may see different file systems under one path, such as a /tmp of
 their own.  So several placeholders can have one path, and a lease is named for the mount namespace
@@ -29,6 +29,7 @@ from handrail import private_files, private_places
 from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.mount_points import (
     EXPECTED,
+    UNKNOWN,
     Directories,
     NewPoints,
     line_of,
@@ -43,9 +44,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from handrail.sandbox.plan.mount_points import Identity
+    from handrail.sandbox.plan.mount_points import Identity, Lines
 
-    Living = dict[str, frozenset[bytes] | set[bytes]]  # what leases hold, by name
+    Living = dict[str, Lines]  # what leases hold, by name
 
 #: The record of what was made, the lock that says whether it is still needed, and the mark of a
 #: lease that another program shares a placeholder with.
@@ -81,7 +82,7 @@ class PlaceholderLease:
         self.fd = fd  # passed to --sync-fd
         self.made: dict[Placeholder, Identity] = {}
         #: The same as it is recorded.
-        self.lines: set[bytes] = set()
+        self.lines: Lines = {}
         #: Whether a lease that is not of this registry is known to hold one of them too.
         self.outside = False
         #: Whether it was made ahead of its sandbox's command.
@@ -185,20 +186,20 @@ class PlaceholderRegistry:
                 sharing = _Sharing(self, lease, new)
                 with self._directories:
                     for mask in masks:
-                        identity = _made_or_shared(self._directories, mask, sharing)
+                        identity, made_at = _made_or_shared(self._directories, mask, sharing)
                         line = line_of(mask.path, identity)
                         lease.made[mask] = identity
-                        lease.lines.add(line)
-                        new.record(line)
+                        lease.lines[line] = made_at
+                        new.record(line, made_at)
                     new.settle()
             finally:
                 os.close(written)
         except BaseException:
-            lease.made, lease.lines = {}, set()
+            lease.made, lease.lines = {}, {}
             if new is not None:
                 new.close()
                 # By the mark, too: one may have been made that is not noted here.
-                expected = [(mask.path, EXPECTED) for mask in masks]
+                expected = [(mask.path, EXPECTED, UNKNOWN) for mask in masks]
                 remove_points(self._directories, [*new.made, *expected])
             self._forget(lease.name)
             raise
@@ -218,8 +219,7 @@ class PlaceholderRegistry:
             try:
                 kept = self._held_by_others(lease, marked)
                 # Before the record: a kill in between leaves it to the next sweep.
-                made = ((mask.path, identity) for mask, identity in lease.made.items())
-                remove_points(self._directories, read_lines(lease.lines, kept) if kept else made)
+                remove_points(self._directories, read_lines(lease.lines, kept))
             finally:
                 os.close(lease.fd)
                 self._forget(lease.name, shared=marked)
@@ -260,7 +260,8 @@ class PlaceholderRegistry:
 
     def holders(self, lines: Collection[bytes]) -> list[PlaceholderLease]:
         """The leases of this registry that hold one of them."""
-        return [one for one in list(self._active.values()) if not one.lines.isdisjoint(lines)]
+        leases = list(self._active.values())
+        return [one for one in leases if not one.lines.keys().isdisjoint(lines)]
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` exists only because a sandbox covers it."""
@@ -302,7 +303,7 @@ class PlaceholderRegistry:
         self._swept = time.monotonic()
         files = frozenset(os.listdir(self._fd))
         living: Living = {}
-        dead: dict[str, frozenset[bytes]] = {}
+        dead: Living = {}
         # By the locks, which are made first and go last: none of the records is left out.
         for file in files:
             if file.endswith(_SHARED) and file.removesuffix(_SHARED) + _HELD not in files:
@@ -347,7 +348,7 @@ def _usual_directory() -> str:
     They may share a workspace and have several state homes.
     """
     try:
-        return os.path.join(private_places.user_directory(), "covers")
+        return private_places.covers_directory()
     except private_files.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None
 
@@ -402,8 +403,8 @@ class _Sharing:
         self._near: set[str] = set()
         self._living: Living | None = None
 
-    def nearby(self, line: bytes) -> bool:
-        """Whether a lease of our own registry holds it; it is shared then."""
+    def nearby(self, line: bytes) -> int | None:
+        """When it was made, if a lease of our own registry holds it; it is shared then."""
         found = self._registry.holders(frozenset((line,)))
         for other in found:
             if other.name not in self._near:
@@ -411,7 +412,7 @@ class _Sharing:
                 # Whichever of them goes last has to look for those of other programs.
                 other.outside = other.outside or self._registry.is_marked(other.name)
                 self._lease.outside = self._lease.outside or other.outside
-        return bool(found)
+        return max((other.lines[line] for other in found), default=None)
 
     def look(self) -> bool:
         """Find all live leases, and remove what dead ones hold; False when that was done before."""
@@ -420,16 +421,18 @@ class _Sharing:
         self._living = self._registry.living()
         return True
 
-    def anywhere(self, line: bytes) -> bool:
-        """Whether any live lease holds it; all of these are told, and it is shared then."""
-        names = [name for name, lines in (self._living or {}).items() if line in lines]
-        for name in names:
+    def anywhere(self, line: bytes) -> int | None:
+        """When it was made, if any live lease holds it; all are told, and it is shared then."""
+        times = {name: held[line] for name, held in (self._living or {}).items() if line in held}
+        for name in times:
             self._registry.mark(name)
-        self._lease.outside = self._lease.outside or bool(names)
-        return bool(names)
+        self._lease.outside = self._lease.outside or bool(times)
+        return max(times.values(), default=None)
 
 
-def _made_or_shared(directories: Directories, mask: Placeholder, sharing: _Sharing) -> Identity:
+def _made_or_shared(
+    directories: Directories, mask: Placeholder, sharing: _Sharing
+) -> tuple[Identity, int]:
     """Make one mount point, or share one of a live lease.  Raises Stale, or Refused."""
     try:
         parent, name = directories.of(mask.path)
@@ -450,13 +453,15 @@ def _made_or_shared(directories: Directories, mask: Placeholder, sharing: _Shari
         raise Stale from None
     identity = (status.st_dev, status.st_ino)
     line = line_of(mask.path, identity)
-    if sharing.nearby(line):
-        return identity
+    made_at = sharing.nearby(line)
+    if made_at is not None:
+        return identity, made_at
     if sharing.look():  # it may be gone now
         return _made_or_shared(directories, mask, sharing)
-    if not sharing.anywhere(line):
+    made_at = sharing.anywhere(line)
+    if made_at is None:
         raise Stale
-    return identity
+    return identity, made_at
 
 
 def _all_there(made: dict[Placeholder, Identity]) -> bool:

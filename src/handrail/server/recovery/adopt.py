@@ -34,10 +34,12 @@ async def adopt(
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
     network: Callable[[], PorterLife],
+    ended: Callable[[int], None],
 ) -> tuple[int, int]:
     """Adopt everything the keeper holds; returns how many sessions and processes.
 
     ``network`` gives the porter's owner, if there is a porter or a process that needs one.
+    ``ended`` is told when a sandbox ends, as ``FoundSandbox`` says.
     """
     began = time.monotonic()
     kept, found = await launcher.found()
@@ -51,7 +53,7 @@ async def adopt(
         )
 
     def resandbox(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
-        return _resandboxed(spec, found, listener, calls, launcher, loop)
+        return _resandboxed(spec, found, listener, calls, launcher, loop, ended)
 
     def renetwork(text: str, number: int, held: dict[bytes, int]) -> NetworkHandle:
         return network().revive(text, number, held)
@@ -104,12 +106,13 @@ def _resandboxed(
     calls: int,
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
+    ended: Callable[[int], None],
 ) -> ProcessSpec:
     """Restore a sandboxed process: its signals, its syscall supervisor, its exit."""
-    from handrail.sandbox.bwrap.instance import RunningSandbox
+    from handrail.sandbox.bwrap.found_instance import FoundSandbox
     from handrail.sandbox.denial import judge
 
-    inside = RunningSandbox.found(found.pid, tty=spec.tty)
+    inside = FoundSandbox(found.pid, ended, tty=spec.tty)
     if listener >= 0:
         keep = partial(launcher.keep, found.child, release.CALLS)
         way_out = None if spec.network is None else spec.network.way_out
