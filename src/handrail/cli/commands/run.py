@@ -343,7 +343,7 @@ async def _collect(
 def _report(words: list[str], result: Result[str], refusal: str | None) -> dict[str, object]:
     return {
         "argv": words,
-        "exitCode": result.exit_code,
+        "exitCode": result.exit and options.command_code(result.exit),
         "exit": options.exit_json(result.exit),
         "stdout": result.stdout,
         "stderr": result.stderr,
