@@ -171,7 +171,8 @@ class FilesError(HandrailError, OSError):
     """A file operation failed; also the OSError that Python would raise, with its errno.
 
     ``kind`` is one of: not_found, invalid_input, permission_denied, exists, not_a_directory,
-    is_a_directory, read_only, busy, too_large, link, other.  ``link``: no link is followed here.
+    is_a_directory, read_only, busy, too_large, link, sandboxUnavailable, other.  ``link``: no link
+    is followed here.  ``sandboxUnavailable``: a SandboxUnavailable too, nothing was done.
     Where Python has a class of its own for the errno, the exception is one of that class too: a
     missing file is a FileNotFoundError.  ``filename`` is ``path``, as Python calls it.
     """
@@ -223,12 +224,16 @@ class _NoDirectory(FilesError, NotADirectoryError): ...
 class _Directory(FilesError, IsADirectoryError): ...
 
 
+class _Unenforceable(FilesError, SandboxUnavailable): ...
+
+
 _FAMILIES: dict[str, type[FilesError]] = {
     "not_found": _Missing,
     "permission_denied": _Refused,
     "exists": _Exists,
     "not_a_directory": _NoDirectory,
     "is_a_directory": _Directory,
+    "sandboxUnavailable": _Unenforceable,
 }
 _ERRNOS = {
     "not_found": errno.ENOENT,

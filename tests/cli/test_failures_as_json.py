@@ -45,7 +45,10 @@ CASES = {
     "nobody to copy to": (["cp", "--at", NOBODY, "a", ":b"], 125, "executorTransportFailed"),
     "no sandbox option": (["sandbox", "--nonsense", "true"], 2, "usage"),
     "no sandboxed program": (["sandbox", "--", "no-such"], 127, "notRun"),
-    "no profile": (["sandbox", "--profile", "x", "--", "true"], 125, "usage"),
+    "no profile": (["sandbox", "--profile", "none", "--", "true"], 2, "usage"),
+    "no sandbox to watch": (
+        ["run", "--watch-denials", "--sandbox", "off", "--", "true"], 2, "usage"
+    ),
     "no rules": (["policy", "check", "-r", "no", "ls"], 1, "policy"),
     "no upgrade": (["upgrade", "--state-dir", "no"], 1, "usage"),
     "no patch": (["apply-patch", PATCH], 1, "patch"),

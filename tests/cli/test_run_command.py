@@ -16,9 +16,13 @@ from typing import Any
 
 import pytest
 
+from handrail.cli import options
+from handrail.cli.commands import run
+from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.profile import AT_ROOT
 from handrail.sandbox.temp_dirs import TempDir
+from handrail.workspace.result import Result
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
 from tests.support.servers import server_process
@@ -57,6 +61,21 @@ def test_limits(sandbox: str, tmp_path: Path) -> None:
     assert done.stderr == "handrail: the command went beyond its limit of output\n"
     told = handrail("run", *OFF, "--json", "--limit", "output=100k", "--", "yes", cwd=tmp_path)
     assert json.loads(told.stdout)["exit"]["kind"] == "limitExceeded"
+
+
+def test_a_command_that_ends_before_it_is_killed_for_a_limit_did_not_succeed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exits = {
+        ExitInfo(ExitKind.LIMIT_EXCEEDED, 0, limit="output"): 137,
+        ExitInfo(ExitKind.LIMIT_EXCEEDED, 152, "SIGXCPU", limit="cpu_seconds"): 152,
+        ExitInfo(ExitKind.LIMIT_EXCEEDED, 3, limit="output"): 3,
+        ExitInfo(ExitKind.EXITED, 0): 0,
+    }
+    assert {one: options.exit_code(one) for one in exits} == exits
+    assert capsys.readouterr().err.count("went beyond its limit") == 3
+    reports = {one: run._report([], Result((), "", "", one, 0.0), None) for one in exits}
+    assert {one: report["exitCode"] for one, report in reports.items()} == exits
 
 
 @pytest.mark.parametrize("bad", ["memory", "memory=", "memory=2X", "colour=3", "memory=0", "=5"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -293,3 +294,26 @@ def test_hidden_directories_are_not_watched(tmp_path: Path) -> None:
 
     run(main())
     assert os.path.exists(tmp_path / "seen")
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_a_workspace_that_is_closed_before_its_watch_logs_nothing(
+    where: str, tmp_path: Path
+) -> None:
+    logged: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: logged.append(context))
+        async with workspace(where, "workspace-write", tmp_path) as ws:
+            watch = await ws.files.watch()
+            assert await watch.next(timeout=0.01) is None  # the watch reads on
+            reading = watch._reading
+            assert reading is not None
+        await eventually_so(reading.done)
+        del reading, watch
+        gc.collect()
+        await asyncio.sleep(0)
+
+    run(main())
+    assert logged == []

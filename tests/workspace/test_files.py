@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import FilesError, UsageError, Workspace
+from handrail import FilesError, Profile, UsageError, Workspace
 
 
 def test_text_and_bytes(ws: Workspace, tmp_path: Path) -> None:
@@ -79,3 +79,17 @@ def test_progress_is_told(ws: Workspace) -> None:
     told: list[tuple[int, int]] = []
     ws.files.write("big", b"x" * 1000, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (1000, 1000)
+
+
+def test_a_walk_lists_all_others_before_it_raises(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").touch()
+    found = []
+    with Workspace(tmp_path, sandbox=Profile(deny=("b",))) as ws:
+        walk = ws.files.walk()
+        with pytest.raises(FilesError, match="cannot be read"):
+            for one in walk:
+                found.append(one.path)
+        assert list(walk) == []
+    assert found == ["a", "a/f", "b", "c", "c/f"]

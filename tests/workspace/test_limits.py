@@ -63,6 +63,10 @@ def test_limits_that_the_kernel_keeps(at: str | None, sandbox: str, tmp_path: Pa
         sent = ws.run("kill -XCPU $$", limits=Limits(file_size=5000)).exit
         assert sent is not None
         assert (sent.kind, sent.signal, sent.limit) == (ExitKind.SIGNALED, "SIGXCPU", None)
+        for script in ("kill -XCPU $$", "exit 152", "kill -KILL $$"):
+            unused = ws.run(script, limits=Limits(cpu_seconds=50)).exit
+            assert unused is not None
+            assert (unused.kind is ExitKind.LIMIT_EXCEEDED, unused.limit) == (False, None), script
 
 
 def test_a_sandbox_that_cannot_be_set_up_under_a_limit_says_so(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from handrail import (
+    AgentShell,
     AsyncWorkspace,
     ExecutorSpawnFailed,
     FilesError,
@@ -20,10 +24,12 @@ from handrail import (
     UsageError,
     Workspace,
 )
+from handrail.executor.base import Executor
 from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
 from handrail.testing import memory_executor
+from handrail.unified_exec.tools import ToolFailed
 from tests.support.servers import server_process
 
 
@@ -250,17 +256,28 @@ def test_landlock_takes_the_place_of_bubblewrap(
     assert caplog.text.count("sandboxed by Landlock instead") == 1
 
 
-async def test_a_sandbox_that_a_server_cannot_enforce(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", [contextlib.nullcontext, memory_executor])
+async def test_a_sandbox_that_cannot_be_enforced(
+    place: Callable[[], AbstractAsyncContextManager[Executor | None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "BWRAP_PLACES", ())
-    async with (
-        memory_executor() as executor,
-        AsyncWorkspace(tmp_path, executor=executor) as ws,
-    ):
+    (tmp_path / "f").write_text("")
+    add = "*** Begin Patch\n*** Add File: a\n+b\n*** End Patch\n"
+    async with place() as executor, AsyncWorkspace(tmp_path, executor=executor) as ws:
         with pytest.raises(SandboxUnavailable) as refused:
             await ws.run("true")
         assert isinstance(refused.value, ExecutorSpawnFailed)
+        with pytest.raises(SandboxUnavailable, match="file sandbox: bubblewrap") as refused:
+            await ws.files.write("f", "x")
+        assert isinstance(refused.value, FilesError)
+        assert refused.value.kind == "sandboxUnavailable"
+        assert isinstance(pickle.loads(pickle.dumps(refused.value)), SandboxUnavailable)
+        async with AgentShell(ws) as shell:
+            with pytest.raises(ToolFailed, match=r"write file .*/a: .*sandbox: bubblewrap"):
+                await shell.apply_patch(add)
+    assert (tmp_path / "f").read_text() == ""
 
 
 def test_a_signal_at_once_reaches_the_command(root: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from handrail.workspace.result import Output
 
 TIMED_OUT = 124
+#: What a shell shows for SIGKILL.
+KILLED = 137
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -90,12 +92,19 @@ def exit_code(info: ExitInfo) -> int:
     """The command's own code; if it has none, a number that stands for that."""
     if info.kind is ExitKind.TIMED_OUT:
         return TIMED_OUT
-    if info.code is None:
+    code = command_code(info)
+    if code is None:
         say("handrail: the process ended and how is not known")
         return OWN_FAILURE
     if info.limit is not None:
         say(f"handrail: the command went beyond its limit of {info.limit}")
-    return info.code
+    return code
+
+
+def command_code(info: ExitInfo) -> int | None:
+    """The command's own code; not 0 for one that ended before it was killed for a limit."""
+    ended_first = info.kind is ExitKind.LIMIT_EXCEEDED and info.code == 0
+    return KILLED if ended_first else info.code
 
 
 def exit_json(info: ExitInfo | None) -> dict[str, object] | None:

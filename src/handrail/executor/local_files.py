@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from handrail.errors import FilesError, HandrailError
+from handrail.errors import FilesError, HandrailError, SandboxUnavailable
 from handrail.executor.brief_polling import BriefPolling
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.filesystem import local
@@ -192,7 +192,11 @@ def _preparing(path: str) -> Iterator[None]:
     except FilesError:
         raise
     except HandrailError as error:
-        raise FilesError(f"failed to prepare file sandbox: {error}", path=path) from error
+        from handrail.protocol.envelope import SANDBOX_UNAVAILABLE  # few meet this
+
+        kind = SANDBOX_UNAVAILABLE if isinstance(error, SandboxUnavailable) else "other"
+        text = f"failed to prepare file sandbox: {error}"
+        raise FilesError(text, kind=kind, path=path) from error
 
 
 class LocalSandboxedFiles(Files):

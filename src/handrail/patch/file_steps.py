@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from handrail.errors import FilesError, PatchError
+from handrail.errors import FilesError, PatchError, SandboxUnavailable
 from handrail.patch.io_steps import Action, Step, Steps
 
 # The kinds of FilesError that mean «nothing is there».
@@ -50,7 +50,8 @@ def write(
 
 def _failed(sentence: str, path: str, error: FilesError) -> PatchError:
     """The peer's sentence; the reason only where the refusal is ours."""
-    return PatchError(f"{sentence}: {error}" if error.kind == "link" else sentence, path=path)
+    ours = error.kind == "link" or isinstance(error, SandboxUnavailable)
+    return PatchError(f"{sentence}: {error}" if ours else sentence, path=path)
 
 
 def _fill(path: str, data: bytes, like: str | None) -> Steps[None]:

@@ -107,15 +107,16 @@ def _kernel_limit(status: int, limits: Limits, usage: Usage | None) -> str | Non
     number = -code if code < 0 else code - 128
     if number == signal.SIGXFSZ and limits.file_size is not None:
         return "file_size"
-    if limits.cpu_seconds is None:
+    warned, killed = number == signal.SIGXCPU, number == signal.SIGKILL
+    if limits.cpu_seconds is None or not (warned or killed):
         return None
-    if number == signal.SIGXCPU:
-        return "cpu_seconds"
-    used = 0 if usage is None else (usage.user_ms or 0) + (usage.system_ms or 0)
-    # One that goes on after SIGXCPU is killed a second later.  The kernel compares ticks with the
-    # limit, and reports less: 0.7 of them were seen on a virtual machine with stolen time.
-    late = number == signal.SIGKILL and used >= 500 * (limits.cpu_seconds + 1)
-    return "cpu_seconds" if late else None
+    if usage is None or usage.user_ms is None or usage.system_ms is None:
+        return "cpu_seconds" if warned else None
+    # Others can send these signals too, and a shell can exit with their codes.  One that goes on
+    # after SIGXCPU is killed a second later.  The kernel compares ticks with the limit, and
+    # reports less: 0.7 of them were seen on a virtual machine with stolen time.
+    used_up = usage.user_ms + usage.system_ms >= 500 * (limits.cpu_seconds + killed)
+    return "cpu_seconds" if used_up else None
 
 
 def _signal_name(number: int) -> str:

@@ -74,6 +74,7 @@ class AsyncFileWatch(NamesChecked):
                     # A task: what was read is not lost when the caller stops to wait.
                     if self._reading is None or self._reading.done():
                         self._reading = asyncio.create_task(self._read())
+                        self._reading.add_done_callback(_heard)
                     await asyncio.shield(self._reading)
         except TimeoutError:
             return None
@@ -113,6 +114,12 @@ class AsyncFileWatch(NamesChecked):
             await asyncio.gather(self._reading, return_exceptions=True)
         with suppress(HandrailError):
             await self._watch.close()
+
+
+def _heard(reading: asyncio.Task[None]) -> None:
+    """Retrieve the exception; the next call, if there is one, meets it again."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 class FileWatch(NamesChecked):

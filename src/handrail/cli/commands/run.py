@@ -144,6 +144,8 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--watch-denials needs --json, which shows them")
     try:
         args.profile = sandbox_options.profile(args)
+        if args.watch_denials and args.profile == "off":
+            raise UsageError("--watch-denials is for a command in a sandbox, and this one has none")
         args.limits = _limits(args.limit)
         args.secrets = variable_options.secrets(args.secret)
         args.exposed = [_ports(text) for text in args.expose]
@@ -343,7 +345,7 @@ async def _collect(
 def _report(words: list[str], result: Result[str], refusal: str | None) -> dict[str, object]:
     return {
         "argv": words,
-        "exitCode": result.exit_code,
+        "exitCode": result.exit and options.command_code(result.exit),
         "exit": options.exit_json(result.exit),
         "stdout": result.stdout,
         "stderr": result.stderr,

@@ -129,7 +129,9 @@ def main(words: list[str]) -> int:
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, foreground_command.Usage):
+    from handrail.start_errors import UsageError
+
+    if isinstance(error, foreground_command.Usage | UsageError):
         return 2
     return error.code if isinstance(error, foreground_command.NotRun) else foreground_command.FAILED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from handrail.errors import FilesError
+from handrail.errors import FilesError, HandrailError
 from handrail.executor.files import FileEntry, FileMetadata, Progress, TreeFile
 from handrail.name_hints import NamesChecked
 from handrail.workspace.arguments import AnyPath
@@ -95,11 +95,19 @@ class WorkspaceFiles(NamesChecked):
         self._call(self._twin.move(source, destination))
 
     def walk(self, path: AnyPath = ".", *, exclude: str | Sequence[str] = ()) -> Iterator[TreeFile]:
-        """Everything below a directory, sorted, as it is listed; links are not followed."""
+        """Everything below a directory, sorted, as it is listed; links are not followed.
+
+        A directory that cannot be read raises FilesError after all others were listed.
+        """
         found = self._twin.walk(path, exclude=exclude)
+        some: list[TreeFile] = []
         try:
-            while some := self._call(_some(found)):
+            while self._call(_fill(some, found)):
                 yield from some
+                some.clear()
+        except HandrailError:
+            yield from some
+            raise
         finally:
             self._call(found.aclose())
 
@@ -159,11 +167,13 @@ class WorkspaceFiles(NamesChecked):
         return FileWatch(self._call(self._twin.watch(path, recursive=recursive)), self._call)
 
 
-async def _some(found: AsyncGenerator[T, None]) -> list[T]:
-    """The next ones; a turn of the loop for each would cost more than they do."""
-    some: list[T] = []
+async def _fill(some: list[T], found: AsyncGenerator[T, None]) -> bool:
+    """Add the next ones, if any; a turn of the loop for each would cost more than they do.
+
+    With an error, too, ``some`` has what was found before.
+    """
     async for one in found:
         some.append(one)
         if len(some) >= _AT_ONCE:
             break
-    return some
+    return bool(some)
