@@ -199,8 +199,9 @@ class Peer:
             self._heard = self._heard or messages.receive_all(self.sock)
             assert self._heard, "the keeper went away"
             message = self._heard.pop(0)
-            assert message.op == messages.EXITED, "an answer nobody asked for"
-            self._exited(message)
+            if message.op != messages.BEGUN:
+                assert message.op == messages.EXITED, "an answer nobody asked for"
+                self._exited(message)
         return self.exits[child.name]
 
     def _exited(self, message: messages.Message) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from handrail import AsyncWorkspace
+from handrail.process.exit_status import Usage
 
 SERVER = f"stdio:{sys.executable} -m handrail serve --listen stdio"
 #: 200 MiB of memory, and a second of CPU time in all.
@@ -48,17 +49,51 @@ async def test_the_whole_tree_is_counted(
     assert 190 << 20 < used.max_rss_bytes < 300 << 20, used
 
 
-async def test_what_is_killed_with_its_tree_is_counted(tmp_path: Path) -> None:
-    """Also when the command has waited for none of it."""
-    work = WORK + "print(flush=True)\ntime.sleep(600)\n"
-    async with AsyncWorkspace(tmp_path, sandbox="workspace-write") as ws:
-        script = '"$0" -S -c "$1" & wait'
-        process = await ws.start(["/bin/sh", "-c", script, sys.executable, work])
+#: Where a command is started: sandboxed by bubblewrap, or in a copy of what that has made.
+PLACES = {
+    "off": ("off", "off"),
+    "cold": ("workspace-write", "off"),
+    "copy": ("workspace-write", "on"),
+}
+THEN_WAITS = WORK + "print(flush=True)\ntime.sleep(600)\n"
+#: What ``/proc`` leaves out of a second: less than a tick of user and of system time.
+LEAST = 1000 - 2 * 10
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("grace", [0, 60])
+@pytest.mark.parametrize("script", ['"$0" -S -c "$1" & wait', '("$0" -S -c "$1"); true'])
+async def test_what_is_ended_with_its_tree_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, grace: float, script: str
+) -> None:
+    """Also when the command has waited for none of it, and ends sooner."""
+    sandbox, warm = PLACES[place]
+    monkeypatch.setenv("HANDRAIL_WARM", warm)
+    async with AsyncWorkspace(tmp_path, sandbox=sandbox) as ws:
+        process = await ws.start(["/bin/sh", "-c", script, sys.executable, THEN_WAITS])
         await process.wait_for(r"\n")
-        await process.terminate(0)
+        await process.terminate(grace)
         info = await process.wait()
     assert info is not None
-    assert info.usage is not None
-    assert info.usage.user_ms is not None
-    assert info.usage.system_ms is not None
-    assert 990 <= info.usage.user_ms + info.usage.system_ms <= 1200, info
+    _check_second(info.usage)
+
+
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 0"])
+async def test_what_ends_with_its_sandbox_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv("HANDRAIL_WARM", "on")
+    script = f'mkfifo up; "$0" -S -c "$1" >up & read line <up; {end}'
+    async with AsyncWorkspace(tmp_path, sandbox="workspace-write") as ws:
+        result = await ws.run(["/bin/sh", "-c", script, sys.executable, THEN_WAITS])
+    assert result.exit is not None
+    _check_second(result.exit.usage)
+
+
+def _check_second(used: Usage | None) -> None:
+    assert used is not None
+    assert used.user_ms is not None
+    assert used.system_ms is not None
+    assert used.max_rss_bytes is not None
+    assert LEAST <= used.user_ms + used.system_ms <= 1200, used
+    assert 190 << 20 < used.max_rss_bytes < 300 << 20, used

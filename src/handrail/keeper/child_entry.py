@@ -13,12 +13,14 @@ class Entry:
     """One child and what the keeper holds of it."""
 
     __slots__ = (
+        "asked",
         "child",
         "childless",
         "ended",
         "exceeded",
         "far",
         "fds",
+        "floor",
         "killed",
         "line",
         "mark",
@@ -40,7 +42,9 @@ class Entry:
         self.fds = fds
         self.status: int | None = None
         self.usage: Usage = (0, 0, 0)
+        self.floor = (0, 0, 0)  # what the tree has used at least, as it was seen before its end
         self.ended = 0  # when, in monotonic milliseconds
+        self.asked = False  # all of its tree was asked to end, and is killed if it does not
         self.killed = False
         self.childless = False  # killed, and it was certain that no other process of its tree lives
         self.exceeded = 0  # which limit the watcher has ended it for, as a bit of its status
@@ -52,7 +56,7 @@ class Entry:
     @property
     def may_leave_orphans(self) -> bool:
         """Whether orphans that are to end with it are looked for once it has ended."""
-        return (self.killed or self.sandboxed) and not self.childless
+        return (self.killed or self.sandboxed or self.asked) and not self.childless
 
     def close_line(self) -> None:
         """Close the line of one that waits, which ends it if it was not told its command."""
@@ -62,9 +66,23 @@ class Entry:
 
     def count(self, used: resource.struct_rusage) -> None:
         """Add the usage of a process of the tree, with that of the children it has waited for."""
-        self.add(int(used.ru_utime * 1000), int(used.ru_stime * 1000), used.ru_maxrss * 1024)
+        user, system, peak = used.ru_utime, used.ru_stime, used.ru_maxrss
+        self.usage = self._with(int(user * 1000), int(system * 1000), peak * 1024)
 
-    def add(self, user_ms: int, system_ms: int, max_rss: int) -> None:
-        """Add to the usage of the tree."""
+    def note_living(self, user_ms: int, system_ms: int, max_rss: int) -> None:
+        """Note what the processes of the tree that live have used; it may be counted later, too."""
+        seen = self._with(user_ms, system_ms, max_rss)
+        self.floor = (
+            max(self.floor[0], seen[0]),
+            max(self.floor[1], seen[1]),
+            max(self.floor[2], seen[2]),
+        )
+
+    def total(self) -> tuple[int, int, int]:
+        """The usage of the tree: as it was counted, or as it was seen where that is more."""
+        self.note_living(0, 0, 0)
+        return self.floor
+
+    def _with(self, user_ms: int, system_ms: int, max_rss: int) -> tuple[int, int, int]:
         user, system, rss = self.usage
-        self.usage = ((user or 0) + user_ms, (system or 0) + system_ms, max(rss or 0, max_rss))
+        return (user or 0) + user_ms, (system or 0) + system_ms, max(rss or 0, max_rss)

@@ -7,7 +7,8 @@ What a child has used is counted when the kernel hands it over with its status: 
 the descendants that were waited for, which includes those that came to us as orphans before the
 child ended.  Of a sandboxed child the most important of these is the first process of its PID
 namespace: it has waited for the command, and comes to us when the leader has ended.  When that
-process is killed, the kernel ends the others without counting them: then they are counted before.
+process is killed, the kernel ends the others without counting them, and a process that is asked to
+end may take longer than the child.  So what a tree has used is looked up before it is ended, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, 
 from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.limits import cgroups, group_spawn, tree_watcher
-from handrail.keeper.proc_children import orphans_path, read_open, without
+from handrail.keeper.proc_children import children_of, orphans_path, read_open, without
 from handrail.keeper.readiness import Readiness
 from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
@@ -253,6 +254,9 @@ class Children:
     def signal_ending(self, child: bytes, number: int, at: int) -> bool:
         """Send the next signal of an end; False when a sandbox is set up and none got it."""
         entry = self.entries.get(child)
+        if entry is not None and entry.status is None and not entry.far:
+            entry.asked = True
+            entry.note_living(*tree.used(entry.pid, entry.mark, self.by_pid))
         reached = self.signal(child, number, messages.SCOPE_TREE)
         if entry is not None and entry.sandboxed and entry.status is None and not reached:
             return False
@@ -277,13 +281,13 @@ class Children:
             return tree.send_afar(leader, {entry.mark}, number)
         if scope == messages.SCOPE_TREE:
             if number == signal.SIGKILL:
-                if entry.sandboxed and lives and leader is not None:
-                    entry.add(*tree.used_inside(leader))
-                reached = self.groups.kill(entry.mark)
-                # And a process that has left the group, as one with the right to may.
                 if lives and leader and tree.kill_lone(leader, entry.mark, self.by_pid):
                     entry.childless = True
-                    return max(reached, 1)
+                    return max(self.groups.kill(entry.mark), 1)
+                if lives and leader:
+                    entry.note_living(*tree.used(leader, entry.mark, self.by_pid))
+                reached = self.groups.kill(entry.mark)
+                # And a process that has left the group, as one with the right to may.
                 return max(reached, tree.kill(leader, entry.mark, self.by_pid, entry.count))
             return tree.send(leader, entry.mark, self.by_pid, number)
         if leader is None:
@@ -429,11 +433,12 @@ class Children:
         if not ended:
             return
         orphans = self.listed_orphans() if self.near else None
-        marks: set[int | None] = set()
+        left: dict[int | None, list[int]] = {}
         if orphans and any(entry.may_leave_orphans for entry, _ in ended):
-            marks = {orphan_kill.mark_of(pid) for pid in orphans}
+            for pid in orphans:
+                left.setdefault(orphan_kill.mark_of(pid), []).append(pid)
         for entry, status in ended:
-            self.finish(entry, status, left=entry.mark in marks, alone=orphans == [])
+            self.finish(entry, status, left.get(entry.mark, []), alone=orphans == [])
 
     def listed_orphans(self) -> list[int] | None:
         """The orphans that came to us; None: it cannot be told."""
@@ -444,16 +449,19 @@ class Children:
         except OSError:  # a kernel without it, or no descriptor free
             return None
 
-    def finish(self, entry: Entry, status: int, *, left: bool, alone: bool) -> None:
+    def finish(self, entry: Entry, status: int, left: list[int], *, alone: bool) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server.
 
-        ``left``: the child has left orphans, which end with its sandbox or when it was killed.
+        ``left``: the orphans of the child, which end with its sandbox or when it is ended.
         ``alone``: it has left none, of any kind.
         """
         entry.close_line()
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         entry.status |= self.groups.exceeded(entry.mark) | entry.exceeded
+        # Of one without children the use is counted when it is reaped, if that is done here.
+        if left and (not entry.sandboxed or any(map(children_of, left))):
+            entry.note_living(*tree.used_below(left))
         if entry.killed or entry.sandboxed:
             self.groups.kill(entry.mark)
             if not self.near:
@@ -463,12 +471,11 @@ class Children:
             elif left:
                 tree.kill(None, entry.mark, self.by_pid, entry.count)
         del self.by_mark[entry.mark]
+        entry.usage = usage = entry.total()
         self.unseen.discard(entry.pid)
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:
-            user, system, rss = entry.usage
-            used = user or 0, system or 0, rss or 0
-            exited = messages.Exited(entry.child, entry.status, *used, alone)
+            exited = messages.Exited(entry.child, entry.status, *usage, alone)
             message: messages.Outgoing = (messages.EXITED, 0, exited.pack(), [])
             self.links.gather(self.lease.holder, message, _impossible)
         self.unwatch(entry)  # after the news, which a client is waiting for

@@ -67,22 +67,32 @@ def send_inside(leader: int, number: int) -> int:
     return sum(_signal_one(pid, family, kin, number) for pid in _inside(family - {leader}))
 
 
-def used_inside(leader: int) -> tuple[int, int, int]:
-    """The usage so far of the processes in such a sandbox: user ms, system ms, max RSS.
+def used(leader: int, mark: int, leaders: Collection[int]) -> tuple[int, int, int]:
+    """The usage so far of the living processes of a tree: user ms, system ms, max RSS."""
+    return used_below([leader, *_Near(mark, leaders).roots(set())])
 
-    Without its first process, whose own use is known when it is reaped.
+
+def used_below(todo: list[int]) -> tuple[int, int, int]:
+    """The same of these processes and their descendants.
+
+    Each before its children: one that ends meanwhile and is waited for is not counted twice.
     """
     user = system = rss = 0
-    for pid in _inside(_below(leader) - {leader}):
+    found = {os.getpid()}
+    while todo:
+        pid = todo.pop()
+        if pid in found:
+            continue
+        found.add(pid)
         try:
             used = [int(word) * 1000 // _TICKS for word in stat(pid)[2].split()[9:13]]
-            with open(f"/proc/{pid}/status", "rb") as file:
-                peak = next((line for line in file if line.startswith(b"VmHWM:")), b"VmHWM: 0 kB")
+            peak = read(f"/proc/{pid}/status").partition(b"\nVmHWM:")[2].split(None, 1)[:1]
         except OSError:
             continue  # ended meanwhile
         user += used[0] + used[2]  # its own, and that of children it has waited for
         system += used[1] + used[3]
-        rss = max(rss, int(peak.split()[1]) * 1024)
+        rss = max(rss, int(peak[0]) * 1024 if peak else 0)
+        todo.extend(children_of(pid))
     return user, system, rss
 
 

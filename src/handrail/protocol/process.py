@@ -177,7 +177,8 @@ class UsageShape(Wire):
     """Ours: what a process has cost; null is not known, for its keeper was killed.
 
     CPU time is that of the process and of all descendants that had ended before it, or are ended
-    with it, sandboxed or not; a descendant that lives on is not counted.
+    with it, sandboxed or not; a descendant that lives on is not counted.  Of one that is ended
+    with it and takes longer, it is what was used until then, by the kernel's clock ticks.
     """
 
     wall_ms: int

@@ -32,12 +32,16 @@ It makes what the copy has for itself, gives up all rights, starts the stub, and
     }
     write(SET_UP_TOLD, &namespace, 8);
     while ((pid = wait4(-1, &status)) > 0)
-        if (pid == command) write(END_TOLD, &(code = exit_code(status)), 1);
+        if (pid == command) { code = exit_code(status); kill(-1, SIGKILL); }
+    write(END_TOLD, &code, 1);
     exit(code);
 
-That is how bubblewrap does it, and with the same results.  The template's /dev and /proc stay below
-the new ones, as the host's do: without rights in the user namespace that owns them no process gets
-there.  Unmounting them would wait for the other processors, up to some milliseconds.
+That is how bubblewrap does it, and with the same results, but that what the command has left is
+ended and waited for: the kernel, which ends it with this process, would not count its use.
+
+The template's /dev and /proc stay below the new ones, as the host's do: without rights in the user
+namespace that owns them no process gets there.  Unmounting them would wait for the other
+processors, up to some milliseconds.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ END, END_TOLD, SET_UP, SET_UP_TOLD, FROM_MAKER, TO_STUB = 20, 21, 22, 23, 24, 25
 #: The fds of covers.
 FIRST_COVER = 32
 
-_WRITE, _CLOSE, _FSTAT, _CLONE, _WAIT4, _MKDIR = 1, 3, 5, 56, 61, 83
+_WRITE, _CLOSE, _FSTAT, _CLONE, _WAIT4, _KILL, _MKDIR = 1, 3, 5, 56, 61, 62, 83
 _SYMLINK, _UMASK, _SETSID, _CAPSET, _MKNOD, _PRCTL, _MOUNT = (
     88, 95, 112, 126, 133, 157, 165,
 )  # fmt: skip
@@ -172,10 +176,11 @@ def write(
     code.jump_if_result(-_EINTR, "reap")
     code += b"\x85\xc0"  # test eax, eax
     code.jump(code.NOT_NEGATIVE, "reap")
+    code += call(_WRITE, END_TOLD, scratch + 8, 1)
     code += call(_EXIT_GROUP, R13D)
     code.label("ended")
-    code += exit_code(scratch) + hold(R13D) + store(scratch)
-    code += call(_WRITE, END_TOLD, scratch, 1)
+    code += exit_code(scratch) + hold(R13D) + store(scratch + 8)
+    code += call(_KILL, -1, _SIGKILL)
     code.jump(code.ALWAYS, "reap")
     code.label("second")
     if not lasting:
