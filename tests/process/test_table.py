@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from handrail.errors import KeeperLost, ProcessExists, SandboxUnavailable, SpawnFailed
+from handrail.keeper import messages
 from handrail.process.child import Child
 from handrail.process.spec import ProcessSpec
 from handrail.process.starting import StartCancelled, Starting
@@ -140,6 +141,25 @@ async def test_start_that_is_terminated_meanwhile(shop: Workshop, way: Way) -> N
     assert await shop.keeper_fds() == keeper
     await shop.until(lambda: descriptors() == before, "ours are closed")
     assert shop.launcher._early == {}
+
+
+async def test_a_start_that_cannot_be_sent_is_not_under_way(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is sent together with others, later in the same turn of the loop."""
+    first = shop.table.start("first", SLEEP, Recorder)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor free")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "send_many", full)
+        patched.setattr(messages, "send", full)
+        second = shop.table.start("second", SLEEP, Recorder)
+        with pytest.raises(SpawnFailed):
+            await second
+    await first
+    assert not shop.launcher.starting
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -10,7 +10,7 @@ from handrail import AgentShell, FilesError, Profile, Workspace
 from handrail.errors import HandrailError
 
 #: What each pattern hides of FILES.
-FILES = ("k1", "k2", "k3", "sub/k1", "sub/k3", "other/k1", ".env")
+FILES = ("k1", "k2", "k3", "sub/k1", "sub/k3", "other/k1", ".env", "{name}")
 HIDDEN = [
     ("k{1,2}", {"k1", "k2"}),
     ("{k1,k2}", {"k1", "k2"}),
@@ -20,6 +20,7 @@ HIDDEN = [
     ("{sub,x}/k1", {"sub/k1"}),
     ("{sub/k1,k3}", {"sub/k1", "k3"}),
     (".{env,netrc}", {".env"}),
+    ("{name}", {"{name}"}),
     ("k{1,}", {"k1"}),
     ("**/{k1,k2}", {"k1", "k2", "sub/k1", "other/k1"}),
 ]

@@ -13,7 +13,7 @@ from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.network.settings import OPEN, Managed, Network
 from handrail.orchestrator.settings import Mode, SandboxMode, read_mode
-from handrail.sandbox.profile import GLOB_CHARACTERS
+from handrail.sandbox.profile import is_pattern
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.location import check_writable
 from handrail.workspace.profile import Profile, find_profile, with_network
@@ -125,7 +125,7 @@ def from_profile(profile: Profile | None, root: str, cwd: str | None = None) -> 
         return tuple(posixpath.normpath(posixpath.join(root, path)) for path in paths)
 
     def pattern(path: str) -> str:
-        if GLOB_CHARACTERS.isdisjoint(path):
+        if not is_pattern(path):
             return full((path,))[0]
         # Relative patterns start where commands do.
         return path if cwd in (None, root) else posixpath.join(glob_pattern.escape(root), path)

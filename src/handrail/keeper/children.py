@@ -478,7 +478,7 @@ class Children:
             exited = messages.Exited(entry.child, entry.status, *usage, alone)
             message: messages.Outgoing = (messages.EXITED, 0, exited.pack(), [])
             self.links.gather(self.lease.holder, message, _impossible)
-        self.unwatch(entry)  # after the news, which a client is waiting for
+        self.unwatch(entry)
 
 
 def _impossible(error: OSError) -> None:

@@ -51,7 +51,7 @@ AT_ROOT = (
 PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 #: One of these makes a denied path a pattern.
-GLOB_CHARACTERS = frozenset("*?[{")
+_GLOB_CHARACTERS = frozenset("*?[")
 
 
 class Access(Choice):
@@ -92,9 +92,14 @@ class Entry(Frozen):
     subpath: bytes | None = None
 
 
+def is_pattern(path: str) -> bool:
+    """Whether a denied path is a pattern; braces without a comma are part of a name."""
+    return not _GLOB_CHARACTERS.isdisjoint(path) or "," in path.partition("{")[2]
+
+
 def denied(path: str, base: str) -> Entry:
     """The entry for a path or a pattern that is hidden; relative ones start at ``base``."""
-    if not GLOB_CHARACTERS.isdisjoint(path):
+    if is_pattern(path):
         return Entry(Access.DENY, glob=path)
     full = posixpath.normpath(posixpath.join(base, path))
     return Entry(Access.DENY, path=full.encode("utf-8", "surrogateescape"))

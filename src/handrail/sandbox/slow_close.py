@@ -23,18 +23,18 @@ _lock = _thread.allocate_lock()
 #: Held while nothing is to be closed.
 _idle = _thread.allocate_lock()
 _waiting: list[int] = []
-_calls = 0
+_used = False
 #: Whether a thread is at work.
 _works = False
 
 
 def close_later(fds: Sequence[int]) -> None:
     """Close descriptors in another thread, but for the first: most programs run one command."""
-    global _calls, _works
+    global _used, _works
     if not fds:
         return
-    _calls += 1
-    if _calls == 1:
+    if not _used:
+        _used = True
         _close(fds)
         return
     with _lock:
@@ -74,7 +74,10 @@ def _taken() -> list[int]:
 
 def _close(fds: Sequence[int]) -> None:
     for fd in fds:
-        os.close(fd)
+        try:
+            os.close(fd)
+        except OSError:
+            pass  # the thread goes on with the others
 
 
 def _after_fork() -> None:

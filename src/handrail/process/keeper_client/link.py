@@ -169,10 +169,11 @@ class KeeperLink:
         for op, serial, fields, fds in starts[sent:]:
             try:
                 self.tell(op, serial, fields, fds)
-            except OSError as error:
-                self.fail(serial, error)
-            except ValueError as error:
-                self.fail(serial, OSError(errno.EINVAL, str(error)))
+            except (OSError, ValueError) as error:
+                number = error.errno if isinstance(error, OSError) else None
+                failed = messages.Count(number or errno.EINVAL).pack()
+                # As the keeper would say it: the next start may begin.
+                self._heard(messages.Message(messages.FAILED, serial, failed, []))
         for *_, fds in starts:
             for fd in fds:
                 os.close(fd)

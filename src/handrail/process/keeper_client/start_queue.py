@@ -46,10 +46,11 @@ class StartQueue:
         # what it has started would never be ended should it be killed together with us.
         if (len(self._asked) < _STARTS_MOST and not link.bereft) or not link.alive:
             if self._asked and not passed and link.alive:  # the keeper is busy with others
+                self._asked.add(serial)  # before: it may fail at once
                 link.start_soon(serial, question, fields, own)
             else:
                 link.send_question(serial, question, messages.SPAWN, fields, [*own, *passed])
-            self._asked.add(serial)
+                self._asked.add(serial)
         else:
             copies = [os.dup(fd) for fd in (*own, *passed)]
             self._later.append((serial, question, fields, copies))

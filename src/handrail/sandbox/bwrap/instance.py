@@ -207,7 +207,7 @@ class RunningSandbox:
                 self._look_away()
 
     def keep_mounts(self, fd: int) -> None:
-        """Close an fd that keeps its mounts once it has ended; taking them down takes a while."""
+        """Hold an fd of its mounts until it has ended: taking them down takes a while."""
         self._mounts = fd
 
     def begin(self, masks: Sequence[Placeholder]) -> list[int]:

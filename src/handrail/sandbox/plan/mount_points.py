@@ -257,11 +257,12 @@ def _remove(
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
         if ours or private_places.is_name(path):  # we never make a directory of another name
-            try:
-                # Its blocks are given up when it is closed: a file system may wait for the disk.
-                opened.append(os.open(name, _DIRECTORY, dir_fd=parent))
-            except OSError:
-                pass  # no fd free
+            if len(opened) < _MOST_OPEN:
+                try:
+                    # Its blocks go when it is closed: a file system may wait for the disk.
+                    opened.append(os.open(name, _DIRECTORY, dir_fd=parent))
+                except OSError:
+                    pass  # no fd free
             os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
         os.unlink(name, dir_fd=parent)

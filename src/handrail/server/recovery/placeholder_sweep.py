@@ -8,17 +8,20 @@ when it stops.  That is done in a thread: there may be many records.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-import select
+import threading
+import time
 
 from handrail import private_places
 from handrail.errors import HandrailError
+from handrail.keeper.proc_children import has_ended
 
 log = logging.getLogger(__name__)
 
-#: How long a process may take to exit that has begun to, in milliseconds.
-_EXIT_MS = 2000
+#: How long processes may take to exit that have begun to.
+_EXIT_SECONDS = 2.0
 #: The file that is there without any record.
 _LOCK = "lock"
 
@@ -51,14 +54,28 @@ class PlaceholderSweep:
         while self._due:
             self._due = False
             exiting, self._exiting = self._exiting, []
-            await asyncio.to_thread(_sweep_after, exiting)
+            swept: asyncio.Future[None] = self._loop.create_future()
+            # One of its own: a pool's would stay, in every server.
+            threading.Thread(target=self._work, args=(exiting, swept), daemon=True).start()
+            await swept
+
+    def _work(self, exiting: list[int], swept: asyncio.Future[None]) -> None:
+        try:
+            _sweep_after(exiting)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(_resolve, swept)
+
+
+def _resolve(swept: asyncio.Future[None]) -> None:
+    if not swept.done():
+        swept.set_result(None)
 
 
 def _sweep_after(exiting: list[int]) -> None:
+    deadline = time.monotonic() + _EXIT_SECONDS
     for pidfd in exiting:
-        looked = select.poll()
-        looked.register(pidfd, select.POLLIN)
-        looked.poll(_EXIT_MS)
+        has_ended(pidfd, max(0.0, deadline - time.monotonic()))
         os.close(pidfd)
     try:
         if set(os.listdir(private_places.covers_directory())) <= {_LOCK}:
