@@ -1,7 +1,8 @@
 """Which environment a child gets: inherit, exclude, set, keep, overlay.  Pure.
 
 The order of the steps is the wire's (exec-server 4.2); names are matched without regard to
-case by patterns that know ``*`` and ``?`` only.
+case by patterns that know ``*`` and ``?`` only.  Which names look like secrets, and are not
+inherited, is in ``handrail/credentials.py``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Named by session and process id, so that the program that left the process finds it without a
 server.  ``about`` is written at the beginning, without an exit, and again at the end; ``output``
 has the records and is locked by the server that writes it.  Nothing in it depends on a pid or
-on a boot.  Directories are for their owner alone (``private_places``).
+on a boot.  Directories are for their owner alone (``private_places``).  How long and how much is
+kept, a week unless said otherwise, is in ``server_settings.ResultBounds``; ``sweep`` applies it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ with all that they hide, so the answer is the helper's own, without the way to a
 second keeps these mounts together as long as it is open: when the last process of a namespace ends,
 they come apart, and what one of them has hidden would be seen.
 
-On the event loop for what ``filesystem/at_once.py`` answers, in another thread, that of a blocking
-caller among them, for what ``filesystem/other_root.py`` does; BlockingIOError means to ask the
-helper.  The helper has none of
-root's rights to pass over the modes of files, so a thread of root lays them down for the moment of
-the call.  The names that the helper is told to refuse are refused here too.
+The event loop calls what ``filesystem/at_once.py`` answers; other threads, also that of a blocking
+caller, call what ``filesystem/other_root.py`` does.  BlockingIOError means to ask the helper.  That
+has none of root's rights to pass over the modes of files, so a thread of root lays them down for
+the moment of the call.  The names that the helper is told to refuse are refused here too.
 """
 
 from __future__ import annotations

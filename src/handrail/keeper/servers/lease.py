@@ -2,8 +2,7 @@
 
 Pure.  The first link a keeper is given holds the lease until it ends.  While it is held, another
 server is refused and told which one holds it: of two servers that read one pipe each would get a
-part of its output.  How long children wait for the next holder is in
-``orphan_ttl.py``.
+part of its output.  How long children wait for the next holder is in ``orphan_ttl.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Takes the end marks out of a stream.  Pure."""
+"""Takes the end marks of commands out of a shell session's streams.  Pure.
+
+The script of ``shell_script.py`` writes a mark when a command has ended, with a secret token in it.
+"""
 
 from __future__ import annotations
 
