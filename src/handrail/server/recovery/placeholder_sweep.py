@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import threading
 import time
 
 from handrail import private_places
 from handrail.errors import HandrailError
-from handrail.keeper.proc_children import has_ended
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,9 @@ def _resolve(swept: asyncio.Future[None]) -> None:
 def _sweep_after(exiting: list[int]) -> None:
     deadline = time.monotonic() + _EXIT_SECONDS
     for pidfd in exiting:
-        has_ended(pidfd, max(0.0, deadline - time.monotonic()))
+        looked = select.poll()
+        looked.register(pidfd, select.POLLIN)
+        looked.poll(max(0, int((deadline - time.monotonic()) * 1000)))
         os.close(pidfd)
     try:
         if set(os.listdir(private_places.covers_directory())) <= {_LOCK}:
