@@ -200,7 +200,7 @@ class Peer:
             assert self._heard, "the keeper went away"
             message = self._heard.pop(0)
             if message.op != messages.BEGUN:
-                assert message.op == messages.EXITED, "an answer nobody asked for"
+                assert message.op == messages.EXITED, "an answer to no question"
                 self._exited(message)
         return self.exits[child.name]
 

@@ -23,9 +23,9 @@ BURN = (
 LEAST = 300 - 2 * 10
 
 
-@pytest.mark.parametrize("cause", [CAUSE_TIME, CAUSE_ASKED])
-def test_what_is_asked_to_end_with_its_leader_is_counted(server: Peer, cause: bytes) -> None:
-    child = server.spawn(["/bin/sh", "-c", '("$0" -S -c "$1"); true', sys.executable, BURN])
+def check_counted_when_ended(server: Peer, script: str, cause: bytes) -> None:
+    """End a shell while a script below it waits that has done its work."""
+    child = server.spawn(["/bin/sh", "-c", '("$0" -S -c "$1"); true', sys.executable, script])
     assert read_line(child.out) == b"up"
     now = time.monotonic_ns() // 1_000_000
     server.say(messages.DUE, *messages.Due(child.name, cause, now, 60_000).pack())
@@ -34,16 +34,15 @@ def test_what_is_asked_to_end_with_its_leader_is_counted(server: Peer, cause: by
     assert used.max_rss > 100 << 20
 
 
+@pytest.mark.parametrize("cause", [CAUSE_TIME, CAUSE_ASKED])
+def test_what_is_asked_to_end_with_its_leader_is_counted(server: Peer, cause: bytes) -> None:
+    check_counted_when_ended(server, BURN, cause)
+
+
 def test_one_that_lives_when_its_leader_has_ended_is_counted_up_to_then(server: Peer) -> None:
     """It is asked to end, does not, and is killed when the grace is over."""
     deaf = "import signal; signal.signal(15, signal.SIG_IGN)\n" + BURN
-    child = server.spawn(["/bin/sh", "-c", '("$0" -S -c "$1"); true', sys.executable, deaf])
-    assert read_line(child.out) == b"up"
-    now = time.monotonic_ns() // 1_000_000
-    server.say(messages.DUE, *messages.Due(child.name, CAUSE_TIME, now, 60_000).pack())
-    used = server.exit(child)
-    assert LEAST <= used.user_ms + used.system_ms <= 2 * LEAST, used
-    assert used.max_rss > 100 << 20
+    check_counted_when_ended(server, deaf, CAUSE_TIME)
 
 
 def test_what_lives_on_is_not_counted(server: Peer) -> None:

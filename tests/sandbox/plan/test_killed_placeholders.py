@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,20 +47,6 @@ while os.WIFSIGNALED(status):
     registry.close()
     print(len(left), *os.listdir(place), *os.listdir(directory))
 """
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[PlaceholderRegistry]:
-    registry = PlaceholderRegistry(str(tmp_path / "registry"))
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
 
 
 def expected_by_a_killed_program(registry: PlaceholderRegistry, *paths: Path) -> None:

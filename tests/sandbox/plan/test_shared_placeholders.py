@@ -20,21 +20,6 @@ from handrail.sandbox.plan.placeholders import (
 )
 from tests.support.eventually import eventually
 
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[PlaceholderRegistry]:
-    registry = PlaceholderRegistry(str(tmp_path / "registry"))
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
-
-
 #: Holds the names it is given, line by line, until told otherwise.
 ANOTHER = """
 import os, sys

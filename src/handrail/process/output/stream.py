@@ -141,7 +141,7 @@ class Stream:
         size = spool.position - self.numbered
         if size:
             if size == STEP:
-                size = STEP  # the same number for all full steps: many are kept
+                size = STEP  # one number object for all full steps of what runs: many are kept
             self._output.append(self.index, self.numbered, size)
             self.numbered += size
 
