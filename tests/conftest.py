@@ -59,7 +59,7 @@ PURE = {
     "executor/client": "rpc",
     "executor/output": "buffer reorder",
     "fleet/tasks": "progress_bar results_file runner task_file",
-    "keeper": "deadlines messages",
+    "keeper": "timeout_and_grace messages",
     "keeper/servers": "lease orphan_ttl",
     "network": "address_classes bodies config decide denial_notes heads hosts patterns records"
     " refusal_replies settings socks",

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         Result,
         Waited,
     )
-    from handrail.workspace.run import run
+    from handrail.workspace.run_once import run
     from handrail.workspace.sessions.python import AsyncPythonSession, PythonEnded
     from handrail.workspace.sessions.python_result import CodeError, PythonResult
     from handrail.workspace.sessions.shell import AsyncShell, ShellEnded
@@ -189,7 +189,7 @@ _HOMES = {
         "Result",
         "Waited",
     ),
-    "handrail.workspace.run": ("run",),
+    "handrail.workspace.run_once": ("run",),
     "handrail.workspace.sessions.shell": ("AsyncShell", "ShellEnded"),
     "handrail.workspace.detached_store": ("WorkspaceBusy",),
     "handrail.workspace.synchronous.workspace": ("Workspace",),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import signal
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ DEFAULT_PROCESSES = 8192
 DEFAULT_SESSION_PROCESSES = 2048
 #: Signals that stop a server.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_DEFAULT_OVERFLOW = 65_534
 
 _SOCKET_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})", re.ASCII)
 
@@ -164,47 +162,3 @@ def parse_listen(url: str) -> Listen:
     raise UsageError(
         f"unsupported --listen URL `{url}`; expected `ws://IP:PORT` or `stdio` or `unix:PATH`"
     )
-
-
-def check_exposure(settings: ServerSettings) -> None:
-    """Refuse an open listener without authentication, unless a flag asks for it."""
-    from handrail.server.auth.tokens import AuthMode
-
-    open_tcp = settings.listen.kind == "websocket" and settings.auth.mode is AuthMode.NONE
-    check_users(settings.any_user or not open_tcp, "--ws-auth")
-    if (
-        not settings.listen.is_loopback
-        and settings.auth.mode is AuthMode.NONE
-        and not settings.insecure_no_auth
-    ):
-        raise UsageError(
-            f"refusing to listen on {settings.listen.host} without authentication: every"
-            " peer that can connect could run commands; give --ws-auth, or --insecure-no-auth if"
-            " something else keeps strangers out"
-        )
-
-
-def is_overflow_user() -> bool:
-    """Whether this process runs as the overflow user, which stands for all unmapped users."""
-    try:
-        with open("/proc/sys/kernel/overflowuid", "rb") as file:
-            overflow = int(file.read())
-    except (OSError, ValueError):
-        overflow = _DEFAULT_OVERFLOW
-    return os.geteuid() == overflow
-
-
-def check_users(decided: bool, flag: str) -> None:
-    """Refuse a listener that would take other users for our own; raises UsageError.
-
-    ``decided``: a token or --any-user says already which users may connect.
-    """
-    if decided:
-        return
-    if is_overflow_user():
-        raise UsageError(
-            "refusing to listen on TCP without a token: this server runs as the overflow user,"
-            " which stands for every user without a uid in this user namespace, so it cannot tell"
-            f" their connections from its own; give {flag}, or --any-user if every local user may"
-            " run commands, or run the server as a user of its own"
-        )

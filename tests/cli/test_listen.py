@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail.errors import UsageError
+from handrail.server.auth.exposure import check_exposure
 from handrail.server.auth.tokens import AuthMode, AuthSettings
-from handrail.server_settings import Listen, ServerSettings, check_exposure, parse_listen
+from handrail.server_settings import Listen, ServerSettings, parse_listen
 
 GOOD = {
     "stdio": Listen("stdio"),

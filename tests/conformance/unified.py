@@ -16,7 +16,7 @@ from handrail.unified_exec.truncate import (
     formatted,
     truncate,
 )
-from handrail.unified_exec.wait import exec_yield, poll_yield, write_yield
+from handrail.unified_exec.yield_time import exec_yield, poll_yield, write_yield
 from tests.conformance.comparison import difference
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from handrail.keeper import messages
-from handrail.keeper.child_entry import Entry
-from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
+from handrail.keeper.child_record import Entry
+from handrail.keeper.timeout_and_grace import CAUSE_ASKED, CAUSE_TIME
 from tests.keeper.peer import Peer, read_line
 
 #: 100 MiB and 300 ms, and then it takes longer to end than a shell.

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from handrail.process.exit_status import ExitKind, Usage, exit_from_status
-from handrail.process.signals import signal_number
+from handrail.process.signal_names import signal_number
 from handrail.process.spec import ProcessSpec
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from handrail.executor.output.head_tail import HeadTail
 from handrail.unified_exec.tools import UnknownProcess
-from handrail.unified_exec.wait import MAX_YIELD_MS, exec_yield, poll_yield, write_yield
+from handrail.unified_exec.yield_time import MAX_YIELD_MS, exec_yield, poll_yield, write_yield
 from tests.unified_exec.agent import Agent, Latch
 
 

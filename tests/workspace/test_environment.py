@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from handrail import AgentShell, AsyncWorkspace, UsageError, Workspace, run
-from handrail.credentials import SECRET_PATTERNS, looks_secret
 from handrail.process.env_policy import CORE, Inherit, build, without_secrets
+from handrail.secret_variables import SECRET_PATTERNS, looks_secret
 from handrail.unified_exec import settings as unified
 from tests.cli.user import HANDRAIL
 from tests.executor import places

@@ -51,7 +51,7 @@ def token(args: argparse.Namespace, at: str | None = None) -> str | None:
     if args.token_file is None:
         asks = at is None or at.startswith(("ws://", "wss://"))
         return (os.environ.get("HANDRAIL_TOKEN") or None) if asks else None
-    from handrail.credentials import read_secret
+    from handrail.secret_file import read_secret
 
     return read_secret(args.token_file, "the token in").decode()
 

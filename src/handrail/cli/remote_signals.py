@@ -1,4 +1,7 @@
-"""Passes the signals of ``handrail run`` on to a command that is not its child."""
+"""Passes the signals of ``handrail run`` on to a command that is not its child.
+
+What Ctrl-C does to an attached command is in ``stdio_relay.py``.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from handrail.cli import foreground_command
-from handrail.credentials import forget_secrets
+from handrail.secret_variables import forget_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 import os
 from collections.abc import Iterable
 
-from handrail.credentials import read_secret
 from handrail.errors import UsageError
+from handrail.secret_file import read_secret
 
 
 def add_variables(parser: argparse.ArgumentParser) -> None:

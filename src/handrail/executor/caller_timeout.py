@@ -1,9 +1,9 @@
 """The timeout of a command that its executor does not keep, and where the others are kept.
 
 Children of a keeper are ended by the keeper's clock, whether or not a server is there then:
-``keeper/deadlines.py``, for every executor with ``features.timeouts``.  ``handrail run`` in the
-foreground has no keeper and its own clock: ``process/foreground/run.py``.  Here is the clock of the
-caller, for executors without the feature, for a server that has fallen silent, and for commands
+``keeper/timeout_and_grace.py``, for every executor with ``features.timeouts``.  ``handrail run`` in
+the foreground has no keeper and its own clock: ``process/foreground/run.py``.  Here is the clock of
+the caller, for executors without the feature, for a server that has fallen silent, and for commands
 that are run to their end (``orchestrator/one_shot.py``).
 """
 

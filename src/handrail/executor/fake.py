@@ -32,7 +32,7 @@ from handrail.executor.base import (
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
 from handrail.executor.output.buffered_session import BufferedSession
 from handrail.process.exit_status import ExitInfo, ExitKind
-from handrail.process.signals import signal_number
+from handrail.process.signal_names import signal_number
 
 
 @dataclass(frozen=True, slots=True)

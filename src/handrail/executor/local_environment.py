@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from handrail import credentials
+from handrail import secret_variables
 from handrail.errors import ExecutorSpawnFailed
 from handrail.executor.base import SpawnRequest
 from handrail.process import env_policy
@@ -27,7 +27,7 @@ class LocalEnvironment:
 
     def of(self, request: SpawnRequest) -> dict[bytes, bytes]:
         """The variables of a child; raises ExecutorSpawnFailed for a name that none can have."""
-        overlay: Mapping[str, str] = credentials.without(request.env)
+        overlay: Mapping[str, str] = secret_variables.without(request.env)
         if request.env_policy is None:
             return _encoded(overlay)
         env = self._under(request.env_policy)

@@ -23,7 +23,7 @@ from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STDERR
-from handrail.process.signals import signal_number
+from handrail.process.signal_names import signal_number
 
 if TYPE_CHECKING:
     from handrail.network.managed.start import NetworkQuestion, NetworkRequest

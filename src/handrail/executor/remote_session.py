@@ -34,7 +34,7 @@ from handrail.executor.output.reorder import Closed, Event, EventOrder, Exited, 
 from handrail.executor.remote_wait import wait_far
 from handrail.executor.wait_for import Looking, Patience
 from handrail.process.exit_status import ExitInfo, ExitKind, Usage
-from handrail.process.signals import signal_number
+from handrail.process.signal_names import signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.network import PolicyDecisionNotification

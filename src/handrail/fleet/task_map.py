@@ -19,6 +19,7 @@ from handrail.fleet.errors import FleetError, NodeLost, NodeUnreachable, QuotaEx
 from handrail.fleet.placing import Placing, Wish
 from handrail.fleet.progress_bar import DrawnCounts
 from handrail.fleet.reports import Outcome
+from handrail.fleet.retries import runs_again
 from handrail.fleet.workspace import FleetWorkspace
 
 if TYPE_CHECKING:
@@ -214,7 +215,12 @@ class TaskMap:
                 )
             took = time.monotonic() - began
             lost = isinstance(failure, NodeLost | NodeUnreachable)
-            if lost and attempts <= options.retries and self._may_repeat(task):
+            if runs_again(
+                lost=lost,
+                idempotent=self._may_repeat(task),
+                attempts=attempts,
+                retries=options.retries,
+            ):
                 self._count(retried=1)
                 await lane.wait_for_end(failure)
                 await lane.release()

@@ -23,8 +23,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, tree
-from handrail.keeper.child_entry import Entry
-from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
+from handrail.keeper.child_record import Entry
 from handrail.keeper.limits import cgroups, group_spawn, tree_watcher
 from handrail.keeper.proc_children import children_of, orphans_path, read_open, without
 from handrail.keeper.readiness import Readiness
@@ -32,6 +31,7 @@ from handrail.keeper.servers import fence
 from handrail.keeper.servers.lease import Lease
 from handrail.keeper.servers.links import Making, ServerLinks
 from handrail.keeper.spawn import Started
+from handrail.keeper.timeout_and_grace import CAUSE_TIME, Deadline, Deadlines
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
 _STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging", spawn.LISTENER_NAME}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from handrail.keeper import messages, spawn
-from handrail.keeper.deadlines import CAUSE_TIME
+from handrail.keeper.timeout_and_grace import CAUSE_TIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

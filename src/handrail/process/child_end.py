@@ -1,8 +1,9 @@
 """The end of a child: asked to end, exited when its status is known, closed when its streams ended.
 
 With grace a terminal hangs up, all processes of the tree get TERM, then KILL.  The keeper does it
-(``keeper/deadlines.py``), so that it happens once and in time also when we are killed meanwhile;
-here it is watched, and the grace is over early when no process is left that could use it.
+(``keeper/timeout_and_grace.py``), so that it happens once and in time also when we are killed
+meanwhile; here it is watched, and the grace is over early when no process is left that could use
+it.
 
 Whatever is in the pipes when the exit becomes known is numbered first; ``closed`` follows when
 every stream has ended, in this order, however the news come in.  A descendant that holds a
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from handrail import fault_points, process
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
-from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
+from handrail.keeper.timeout_and_grace import CAUSE_ASKED, CAUSE_TIME
 from handrail.process.exit_status import ExitInfo, ExitKind, Usage, exit_from_status
 from handrail.process.output.event_index import EVICTED, LOST, TERMINATED
 from handrail.process.recovery import release

@@ -2,7 +2,7 @@
 
 The order of the steps is the wire's (exec-server 4.2); names are matched without regard to
 case by patterns that know ``*`` and ``?`` only.  Which names look like secrets, and are not
-inherited, is in ``handrail/credentials.py``.
+inherited, is in ``handrail/secret_variables.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from handrail.credentials import SECRET_PATTERNS, without
+from handrail.secret_variables import SECRET_PATTERNS, without
 
 CORE = frozenset(
     {"PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "USER", "LOGNAME"}

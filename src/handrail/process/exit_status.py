@@ -7,9 +7,9 @@ import os
 import signal
 from dataclasses import dataclass
 
-from handrail.keeper.deadlines import TIMED_OUT
 from handrail.keeper.limits.cgroups import OUT_OF_MEMORY
 from handrail.keeper.limits.tree_watcher import TOO_MANY
+from handrail.keeper.timeout_and_grace import TIMED_OUT
 from handrail.name_hints import NamesChecked
 from handrail.process.spec import NO_LIMITS, Limits
 

@@ -1,6 +1,6 @@
 """What a running process and its descendants have cost so far, by /proc.
 
-The usage of one that has ended is counted by ``keeper/child_entry.py``, told by ``child_end.py``.
+The usage of one that has ended is counted by ``keeper/child_record.py``, told by ``child_end.py``.
 """
 
 from __future__ import annotations

@@ -42,12 +42,12 @@ DEVICES = b"/dev"
 OPEN_NAMES = (b".X11-unix", b".ICE-unix")
 #: Symbolic roots of the host's directories for temporary files.
 TEMPORARY = ("slash_tmp", "tmpdir")
-#: The peer's name for no sandbox, which we call ``off``.
 #: Why a workspace that may be written is not the whole machine, for every surface.
 AT_ROOT = (
     "a workspace at / that may be written holds nothing back; name another directory, or use the"
     " sandbox read-only or off"
 )
+#: The peer's name for no sandbox, which we call ``off``.
 PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 #: One of these makes a denied path a pattern.

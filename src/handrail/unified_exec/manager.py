@@ -36,10 +36,10 @@ from handrail.unified_exec.tools import (
     WriteStdinArgs,
 )
 from handrail.unified_exec.transcript import Transcript
-from handrail.unified_exec.wait import (
+from handrail.unified_exec.wait import Collection
+from handrail.unified_exec.yield_time import (
     DEFAULT_EXEC_MS,
     DEFAULT_WRITE_MS,
-    Collection,
     exec_yield,
     poll_yield,
     write_yield,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from handrail.unified_exec.tools import SANDBOX_PERMISSIONS
 from handrail.unified_exec.truncate import DEFAULT_TOKENS
-from handrail.unified_exec.wait import DEFAULT_EXEC_MS, DEFAULT_WRITE_MS
+from handrail.unified_exec.yield_time import DEFAULT_EXEC_MS, DEFAULT_WRITE_MS
 
 
 def tools(*, login: bool = True) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from handrail.process.env_policy import EnvPolicy, Inherit, without_secrets
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS
 from handrail.unified_exec.prune import MAX_PROCESSES, PROTECTED, WARN_AT
 from handrail.unified_exec.truncate import DEFAULT_TOKENS, Budget, tokens
-from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS
+from handrail.unified_exec.yield_time import DEFAULT_MAX_POLL_MS
 
 DEFAULT_MODEL_BUDGET = tokens(DEFAULT_TOKENS)
 #: Everything but names that look like a secret.

@@ -8,29 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MIN_YIELD_MS = 250
-MIN_POLL_MS = 5_000
-MAX_YIELD_MS = 30_000
-DEFAULT_MAX_POLL_MS = 300_000
-DEFAULT_EXEC_MS = 10_000
-DEFAULT_WRITE_MS = 250
 #: How long output may stay open after the exit before a call returns without its end.
 CLOSE_WAIT = 0.05
-
-
-def exec_yield(requested_ms: int) -> int:
-    """How long exec_command waits."""
-    return min(max(requested_ms, MIN_YIELD_MS), MAX_YIELD_MS)
-
-
-def write_yield(requested_ms: int) -> int:
-    """How long write_stdin waits after it wrote something."""
-    return min(max(requested_ms, MIN_YIELD_MS), MAX_YIELD_MS)
-
-
-def poll_yield(requested_ms: int, max_poll_ms: int = DEFAULT_MAX_POLL_MS) -> int:
-    """How long write_stdin waits when it has nothing to write."""
-    return min(max(requested_ms, MIN_POLL_MS), max(max_poll_ms, MIN_POLL_MS))
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from typing import Self
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor, LoopbackStream
 from handrail.name_hints import NamesChecked
+from handrail.server.auth.exposure import is_overflow_user
 from handrail.server.auth.loopback_users import LoopbackUsers
-from handrail.server_settings import is_overflow_user
 from handrail.transport.connection_limits import RefusalLog
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from handrail.errors import UsageError
 from handrail.executor.base import WaitReason
 from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo
-from handrail.process.signals import signal_name
+from handrail.process.signal_names import signal_name
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
 from handrail.workspace.refused_hosts import RefusedHosts

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from handrail import private_places
 from handrail.cli import error_output, network_options, options, variable_options
 from handrail.cli.stdio import say
-from handrail.credentials import read_secret
 from handrail.errors import HandrailError, UsageError
 from handrail.sandbox.profile import PEERS_OFF
-from handrail.server_settings import STOP_SIGNALS, check_users
+from handrail.secret_file import read_secret
+from handrail.server.auth.exposure import check_users
+from handrail.server_settings import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from handrail.mcp_server.tool_calls import ToolCalls

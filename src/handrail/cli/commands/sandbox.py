@@ -6,7 +6,7 @@ import os
 
 from handrail.cli import foreground_command
 from handrail.cli.run_fast import NETWORKS, not_a_network
-from handrail.credentials import forget_variables
+from handrail.secret_variables import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

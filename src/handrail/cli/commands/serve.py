@@ -17,6 +17,7 @@ from dataclasses import replace
 from handrail import fault_points, private_places
 from handrail.cli import error_output, options, workspace_options
 from handrail.errors import HandrailError
+from handrail.server.auth.exposure import check_exposure
 from handrail.server_settings import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -26,7 +27,6 @@ from handrail.server_settings import (
     Quota,
     ResultBounds,
     ServerSettings,
-    check_exposure,
     parse_listen,
 )
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from handrail import credentials, memory_file, own_code
+from handrail import memory_file, own_code, secret_variables
 from handrail.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -160,7 +160,7 @@ class _Program:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr if keep_stderr else None,
-                env=credentials.without(os.environ) if env is None else env,
+                env=secret_variables.without(os.environ) if env is None else env,
                 bufsize=0,
                 start_new_session=True,  # a Ctrl-C at our terminal must not reach it
             )

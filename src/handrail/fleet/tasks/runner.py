@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail.errors import ExecutorTransportFailed, HandrailError
 from handrail.fleet.errors import FleetError, NodeUnreachable, WorkspaceGone
+from handrail.fleet.retries import runs_again
 from handrail.fleet.tasks import one_task, remaining
 from handrail.units import counted
 
@@ -275,8 +276,11 @@ class Runner:
             )
         else:
             line = one_task.record(task, space.node, result, attempts, error)
-        if line["state"] == "lost" and task.idempotent and attempts <= options.retries:
-            self._pending.append(task)  # its keeper was killed
+        lost = line["state"] == "lost"  # its keeper was killed
+        if runs_again(
+            lost=lost, idempotent=task.idempotent, attempts=attempts, retries=options.retries
+        ):
+            self._pending.append(task)
         else:
             await self._add(line)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 
-from handrail.keeper.child_entry import Entry
-from handrail.keeper.deadlines import Deadline
+from handrail.keeper.child_record import Entry
 from handrail.keeper.main import Keeper
 from handrail.keeper.restart import save as reexec_save
 from handrail.keeper.servers import fence
+from handrail.keeper.timeout_and_grace import Deadline
 
 
 def revive(state: int) -> Keeper:

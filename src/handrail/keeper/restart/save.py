@@ -19,7 +19,7 @@ from handrail.keeper.fields import Fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.keeper.child_entry import Entry
+    from handrail.keeper.child_record import Entry
     from handrail.keeper.children import Children
     from handrail.keeper.main import Keeper
 

@@ -1,4 +1,4 @@
-"""Connect to the addresses that were checked, in their order, and to no others."""
+"""Connect to the addresses that ``network/decide.py`` allowed, in their order, and to no others."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from typing import Any
 from handrail import fault_points
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
-from handrail.keeper.deadlines import CAUSE_ASKED
 from handrail.keeper.limits import cgroups
+from handrail.keeper.timeout_and_grace import CAUSE_ASKED
 from handrail.process import fd_reserve, find_program
 from handrail.process.exit_status import Usage
 from handrail.process.keeper_client import start_fields

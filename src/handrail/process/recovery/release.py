@@ -11,7 +11,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from handrail.keeper.deadlines import CAUSE_TIME, TIMED_OUT
+from handrail.keeper.timeout_and_grace import CAUSE_TIME, TIMED_OUT
 from handrail.process.recovery import tag_kill
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 The rules, in the order in which they are applied; ``server/listener.py`` puts them together:
 
-1. before there is a listener: ``server_settings.check_exposure`` refuses to start one beyond
-   loopback without a token, unless a flag asks for it
+1. before there is a listener: ``exposure.py`` refuses to start one beyond loopback without a
+   token, unless a flag asks for it
 2. the user of the peer, before a byte is read: on TCP ``loopback_users.py`` admits our own user
    and root on a loopback address; on a Unix socket ``transport/unix_socket.py`` asks the kernel
    for the same.  A peer that does not speak HTTP there is admitted by that alone

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from handrail.server_settings import is_overflow_user
+from handrail.server.auth.exposure import is_overflow_user
 from handrail.transport.connection_limits import RefusalLog
 from handrail.transport.peer_uid import PeerUids, UnknownOwner, is_loopback
 

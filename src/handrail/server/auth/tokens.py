@@ -27,8 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from handrail.credentials import read_secret
 from handrail.errors import UsageError
+from handrail.secret_file import read_secret
 from handrail.transport.http_head import HttpRequest
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.running_usage import usage_now
-from handrail.process.signals import signal_number
+from handrail.process.signal_names import signal_number
 from handrail.process.starting import Starting
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_PARAMS

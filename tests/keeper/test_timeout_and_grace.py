@@ -7,7 +7,13 @@ import signal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME, TIMED_OUT, Deadline, Deadlines
+from handrail.keeper.timeout_and_grace import (
+    CAUSE_ASKED,
+    CAUSE_TIME,
+    TIMED_OUT,
+    Deadline,
+    Deadlines,
+)
 
 HUP, TERM, KILL = int(signal.SIGHUP), int(signal.SIGTERM), int(signal.SIGKILL)
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from handrail.errors import UsageError
-from handrail.process.signals import signal_name
+from handrail.process.signal_names import signal_name
 
 
 @pytest.mark.parametrize("given", ["TERM", "SIGTERM", "term", "sigterm", 15, "15", signal.SIGTERM])
