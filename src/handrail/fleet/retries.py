@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def runs_again(*, lost: bool, idempotent: bool, attempts: int, retries: int) -> bool:
-    """Whether it is: it must be safe to run twice, and have tries left after that many."""
-    return lost and idempotent and attempts <= retries
+def runs_again(idempotent: bool, attempts: int, retries: int) -> bool:
+    """Whether it is safe to run twice, and has a try left after that many attempts."""
+    return idempotent and attempts <= retries

@@ -215,12 +215,7 @@ class TaskMap:
                 )
             took = time.monotonic() - began
             lost = isinstance(failure, NodeLost | NodeUnreachable)
-            if runs_again(
-                lost=lost,
-                idempotent=self._may_repeat(task),
-                attempts=attempts,
-                retries=options.retries,
-            ):
+            if lost and runs_again(self._may_repeat(task), attempts, options.retries):
                 self._count(retried=1)
                 await lane.wait_for_end(failure)
                 await lane.release()

@@ -277,9 +277,7 @@ class Runner:
         else:
             line = one_task.record(task, space.node, result, attempts, error)
         lost = line["state"] == "lost"  # its keeper was killed
-        if runs_again(
-            lost=lost, idempotent=task.idempotent, attempts=attempts, retries=options.retries
-        ):
+        if lost and runs_again(task.idempotent, attempts, options.retries):
             self._pending.append(task)
         else:
             await self._add(line)
