@@ -13,9 +13,9 @@ The rules, in the order in which they are applied; ``server/listener.py`` puts t
 6. the token, only where something is given away (the upgrade and /metrics): ``tokens.py`` checks
    it and says how long the answer to a wrong one waits
 
-``HttpAdmission`` has rules 3 to 6.  It is pure but for what it is given.  How many connections
-there may be is in ``transport/connection_limits.py``; on stdio the process that started the server
-is its client.
+``HttpAdmission`` has rules 3 and 4, ``server/http_routes.py`` 5 and 6, and both are pure but for
+what they are given.  How many connections there may be is in ``transport/connection_limits.py``; on
+stdio the process that started the server is its client.
 
 A probe of /readyz needs no token, and a wrong method is answered without one, as with the
 Codex exec-server 0.166.  That server checks no Host; rule 4 is ours.
@@ -26,14 +26,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable
 
-from handrail.server.auth.tokens import Authenticator, AuthFailure, Principal
-from handrail.telemetry import prometheus
+from handrail.server.auth.tokens import Authenticator, Principal
+from handrail.server.http_routes import HttpRoutes
 from handrail.transport.base import Receiver
-from handrail.transport.http_head import HttpRequest, HttpResponse, upgrade_problem
+from handrail.transport.http_head import HttpRequest, HttpResponse
 
-_READ = ("GET", "HEAD")
-_ALLOW_READ = (("Allow", "GET,HEAD"),)
-_NOT_FOUND = HttpResponse(404)
 _FORBIDDEN_ORIGIN = HttpResponse(403)
 _FORBIDDEN_HOST = HttpResponse(
     403,
@@ -58,16 +55,14 @@ class HttpAdmission:
         allowed_origins: Iterable[str] = (),
         allowed_hosts: Iterable[str] = (),
     ) -> None:
-        self._authenticator = authenticator
-        self._metrics_text = metrics_text
-        self._new_receiver = new_receiver
+        self._routes = HttpRoutes(authenticator, metrics_text, new_receiver)
         self._bound = _address(bound_host.strip("[]"))
         self._bound_name = _bare(bound_host)
         self._origins = frozenset(origin.strip().rstrip("/").lower() for origin in allowed_origins)
         self._hosts = frozenset(_bare(host) for host in allowed_hosts)
 
     def __call__(self, request: HttpRequest) -> HttpResponse | Receiver:
-        return self._refusal(request) or self._route(request)
+        return self._refusal(request) or self._routes(request)
 
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
         origins = [value for name, value in request.headers if name.lower() == "origin"]
@@ -93,45 +88,6 @@ class HttpAdmission:
             return True
         # Bound to every address, the server does not know its own.  Rebinding needs a name.
         return self._bound is not None and self._bound.is_unspecified
-
-    def _route(self, request: HttpRequest) -> HttpResponse | Receiver:
-        if request.path == "/":
-            return self._upgrade(request)
-        if request.path == "/readyz":
-            return HttpResponse(200) if request.method in _READ else _not_allowed()
-        if request.path == "/metrics":
-            return self._metrics(request)
-        return _NOT_FOUND
-
-    def _upgrade(self, request: HttpRequest) -> HttpResponse | Receiver:
-        if request.method != "GET":
-            return HttpResponse(405, b"Request method must be `GET`", headers=(("Allow", "GET"),))
-        problem = upgrade_problem(request)
-        if problem is not None:
-            # RFC 6455, 4.4: name the version we speak, in case the client's was the problem.
-            version = (("Sec-WebSocket-Version", "13"),)
-            return HttpResponse(400, problem.encode(), headers=version)
-        who = self._authenticator.check(request)
-        if isinstance(who, AuthFailure):
-            return _unauthorized(who)
-        return self._new_receiver(who)
-
-    def _metrics(self, request: HttpRequest) -> HttpResponse:
-        if request.method not in _READ:
-            return _not_allowed()
-        who = self._authenticator.check(request)
-        if isinstance(who, AuthFailure):
-            return _unauthorized(who)
-        return HttpResponse(200, self._metrics_text(who), content_type=prometheus.CONTENT_TYPE)
-
-
-def _not_allowed() -> HttpResponse:
-    return HttpResponse(405, headers=_ALLOW_READ)
-
-
-def _unauthorized(failure: AuthFailure) -> HttpResponse:
-    challenge = (("WWW-Authenticate", "Bearer"),)
-    return HttpResponse(failure.status, failure.body, headers=challenge)
 
 
 def _bare(host: str) -> str:
