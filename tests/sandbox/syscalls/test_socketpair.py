@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from handrail.network.inner_sockets import maker
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
-from handrail.sandbox.syscalls import socketpair
 from tests.support.sandboxes import Held
 
 HEAD = """
@@ -199,27 +200,46 @@ except OSError as e: print(errno.errorcode[e.errno])
     assert run(held, ws, script) == ["lo", "lo", "EADDRINUSE"]
 
 
-def test_what_makes_them_ends_with_the_command(held: Held, ws: Path) -> None:
+def test_what_makes_them_ends_with_each(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers: list[int] = []
+    start = maker._start
+
+    def noted(line: int, network: int, kinds: Sequence[str]) -> int:
+        makers.append(start(line, network, kinds))
+        return makers[-1]
+
+    monkeypatch.setattr(maker, "_start", noted)
     assert run(held, ws, "print('planned')") == ["planned"]
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         assert run(held, ws, "pair(); print('ok')") == ["ok"]
-    made = [pid for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == os.getpid()]
-    assert not [pid for pid in made if b"pair_maker" in Path("/proc", pid, "cmdline").read_bytes()]
+    assert len(makers) == 3
+    for pid in makers:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
-def _parent(pid: str) -> int:
-    try:
-        return int(Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+def test_where_no_stub_can_run_python_makes_them(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maker.seccomp_spawn, "startable", lambda: False)
+    script = """
+a, b = pair(socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+c, d = pair()
+a.send(b"one"); c.send(b"two"); print(b.recv(9).decode(), d.recv(9).decode())
+print(os.get_blocking(a.fileno()), os.get_blocking(b.fileno()), os.get_blocking(c.fileno()))
+"""
+    assert run(held, ws, script) == ["one", "two", "False", "False", "True"]
 
 
 def test_where_they_cannot_be_made_they_are_refused(
     held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socketpair.sys, "executable", "/bin/false")  # type: ignore[attr-defined]
+    monkeypatch.setattr(maker.seccomp_spawn, "startable", lambda: False)
+    monkeypatch.setattr(maker.sys, "executable", "/bin/false")  # type: ignore[attr-defined]
     script = """
 for _ in range(2):
     try: pair(); print("made")

@@ -28,8 +28,10 @@ def make(network: int, kinds: Sequence[str]) -> list[socket.socket]:
 
     Kinds: ``tcp``, ``tcp6``, ``diag`` (netlink), ``listen:PORT``, ``udp:PORT``, both on 127.0.0.1
     or with an address behind it (``listen:800:127.0.0.2``).  Blocks for a millisecond, or 15 where
-    it takes Python.  The sockets do not block themselves.
+    it takes Python.  The sockets do not block themselves; ``pair``, which is two (SOCK_SEQPACKET),
+    does, and ``pair-nonblock`` does not.
     """
+    wanted = stub.count(kinds)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
@@ -38,12 +40,12 @@ def make(network: int, kinds: Sequence[str]) -> list[socket.socket]:
             ours.settimeout(_SECONDS)
             # Close-on-exec: another program of ours must not keep them open.
             flags = socket.MSG_CMSG_CLOEXEC
-            answer, fds, _, _ = socket.recv_fds(ours, 16, len(kinds), flags)
+            answer, fds, _, _ = socket.recv_fds(ours, 16, wanted, flags)
         finally:
             ours.shutdown(socket.SHUT_RDWR)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     sockets = [socket.socket(fileno=fd) for fd in fds]
-    if answer == stub.WORD and len(sockets) == len(kinds):
+    if answer == stub.WORD and len(sockets) == wanted:
         return sockets
     for one in sockets:
         one.close()

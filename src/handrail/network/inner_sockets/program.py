@@ -2,9 +2,10 @@
 
 Joins the namespace of fd NETWORK, makes one socket for each KIND and sends all of them over the
 socket FD: ``tcp`` and ``tcp6`` unconnected, ``diag`` to ask for sockets, ``listen:PORT`` listening
-and ``udp:PORT`` bound, on 127.0.0.1 or an address that follows as ``:ADDRESS``.  It exits with the
-errno of what fails.  A separate program, because only a process with a single thread may join the
-user namespace in which an ordinary user has the right to it.  Standard library only.
+and ``udp:PORT`` bound, on 127.0.0.1 or an address that follows as ``:ADDRESS``; ``pair`` and
+``pair-nonblock`` both halves of a pair.  It exits with the errno of what fails.  A separate
+program, because only a process with a single thread may join the user namespace in which an
+ordinary user has the right to it.  Standard library only.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ def _joined(network: int) -> bool:
     return bool(_libc.setns(network, _NEW_NETWORK) == 0)
 
 
-def _made(kind: str) -> _socket.socket:
+def _made(kind: str) -> tuple[_socket.socket, ...]:
     name, _, place = kind.partition(":")
     port, _, address = place.partition(":")
     if name == "diag":
-        return _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _SOCK_DIAG)
+        return (_socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _SOCK_DIAG),)
+    if name.startswith("pair"):
+        style = _socket.SOCK_SEQPACKET | (_socket.SOCK_NONBLOCK if name != "pair" else 0)
+        return _socket.socketpair(_socket.AF_UNIX, style)
     family = _socket.AF_INET6 if name == "tcp6" else _socket.AF_INET
     made = _socket.socket(family, _socket.SOCK_DGRAM if name == "udp" else _socket.SOCK_STREAM)
     made.setblocking(False)
@@ -53,7 +57,7 @@ def _made(kind: str) -> _socket.socket:
         made.bind((address or _HOST, int(port)))
         if name == "listen":
             made.listen(_BACKLOG)
-    return made
+    return (made,)
 
 
 def main(line: int, network: int, kinds: list[str]) -> int:
@@ -62,7 +66,7 @@ def main(line: int, network: int, kinds: list[str]) -> int:
     try:
         if not _joined(network):
             raise OSError(_EPERM, "no right to the namespace")
-        made = [_made(kind) for kind in kinds]
+        made = [one for kind in kinds for one in _made(kind)]
     except OSError as error:
         return error.errno or _EPERM
     numbers = b"".join(one.fileno().to_bytes(4, sys.byteorder) for one in made)

@@ -8,6 +8,7 @@ It does what ``program.py`` does, in a twentieth of the time.  In C it would be:
         setns(NETWORK, CLONE_NEWNET);
     }
     fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);  // each as its kind says
+    socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds);               // of a pair both
     setsockopt(fds[0], IPPROTO_IP, IP_FREEBIND, &one, 4);      // lo may not be up yet
     setsockopt(fds[0], SOL_SOCKET, SO_REUSEADDR, &one, 4);
     bind(fds[0], &address, 16);
@@ -34,15 +35,16 @@ from handrail.keeper.elf_x86_64 import (
     executable,
     number,
     put,
+    store,
 )
 
 _IOCTL, _SOCKET, _SENDMSG, _BIND, _LISTEN, _SETSOCKOPT = 16, 41, 46, 49, 50, 54
-_PRCTL, _SETNS = 157, 308
+_SOCKETPAIR, _PRCTL, _SETNS = 53, 157, 308
 _SET_DUMPABLE = 4
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _GET_USER_NAMESPACE = 0xB701
 _INTERNET, _INTERNET_6, _NETLINK = 2, 10, 16
-_STREAM, _DATAGRAM, _RAW, _NONBLOCK = 1, 2, 3, 0o4000
+_UNIX, _STREAM, _DATAGRAM, _RAW, _PACKETS, _NONBLOCK = 1, 1, 2, 3, 5, 0o4000
 _SOCK_DIAG = 4
 _IP, _FREEBIND = 0, 15
 _SOL_SOCKET, _REUSEADDR, _SCM_RIGHTS = 1, 2, 1
@@ -55,6 +57,8 @@ _KINDS = {
     "listen": (_INTERNET, _STREAM | _NONBLOCK, 0),
     "udp": (_INTERNET, _DATAGRAM | _NONBLOCK, 0),
     "diag": (_NETLINK, _RAW, _SOCK_DIAG),
+    "pair": (_UNIX, _PACKETS, 0),
+    "pair-nonblock": (_UNIX, _PACKETS | _NONBLOCK, 0),
 }
 #: What comes with the sockets.
 WORD = b"s"
@@ -64,9 +68,15 @@ _MESSAGE_SIZE = 56
 _CONTROL_HEAD, _ADDRESS = 16, 16
 
 
+def count(kinds: Sequence[str]) -> int:
+    """How many sockets these kinds are."""
+    return len(kinds) + sum(kind.startswith("pair") for kind in kinds)
+
+
 def elf(line: int, network: int, kinds: Sequence[str]) -> bytes:
     """The program, for the fd of its socket and that of the namespace."""
-    control = _CONTROL_HEAD + (4 * len(kinds) + 7) // 8 * 8
+    made = 4 * count(kinds)
+    control = _CONTROL_HEAD + (made + 7) // 8 * 8
     text = b""
     for _ in range(2):  # the second time with its length
         at = data_at(text)
@@ -76,7 +86,7 @@ def elf(line: int, network: int, kinds: Sequence[str]) -> bytes:
     data += number(at + _CONTROL, 8) + number(control, 8)
     data = data.ljust(_MESSAGE_SIZE, b"\0") + WORD.ljust(8, b"\0")
     data += word + number(len(WORD), 8) + number(1, 8)
-    data += number(_CONTROL_HEAD + 4 * len(kinds), 8)
+    data += number(_CONTROL_HEAD + made, 8)
     data += number(_SOL_SOCKET, 4) + number(_SCM_RIGHTS, 4) + bytes(control - _CONTROL_HEAD)
     return executable(text, data + b"".join(map(_address, kinds)))
 
@@ -102,11 +112,17 @@ def _text(line: int, network: int, kinds: Sequence[str], data: int, addresses: i
     code += b"\x89\xc7" + put(ESI, _NEW_USER) + call(_SETNS) + OR_LEAVE  # mov edi, eax
     code += join + OR_LEAVE
     code.label("joined")
+    made = data + _CONTROL + _CONTROL_HEAD
     for place, kind in enumerate(kinds):
         name, _, bound = kind.partition(":")
         family, style, protocol = _KINDS[name]
-        code += put(EDI, family) + put(ESI, style) + put(EDX, protocol) + call(_SOCKET) + OR_LEAVE
-        code += b"\x89\x04\x25" + number(data + _CONTROL + _CONTROL_HEAD + 4 * place, 4)
+        code += put(EDI, family) + put(ESI, style) + put(EDX, protocol)
+        if family == _UNIX:
+            code += _r10(made) + call(_SOCKETPAIR) + OR_LEAVE
+            made += 8
+            continue
+        code += call(_SOCKET) + OR_LEAVE + store(made)
+        made += 4
         if not bound:
             continue
         code += b"\x89\xc3"  # mov ebx, eax

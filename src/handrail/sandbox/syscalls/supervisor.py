@@ -34,7 +34,7 @@ from handrail.sandbox.syscalls.call_threads import CallThreads
 from handrail.sandbox.syscalls.connect import ConnectCall, ConnectCalls, shares_our_network
 from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 from handrail.sandbox.syscalls.pending_calls import MOST_CALLS, PendingCalls
-from handrail.sandbox.syscalls.socketpair import SocketPairs
+from handrail.sandbox.syscalls.socketpair import give_pair
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,6 @@ class Supervisor:
         self._connect = seccomp_filter.connect_number(platform.machine())
         self._socketpair = seccomp_filter.socketpair_number(platform.machine())
         self._connections = ConnectCalls()
-        self._pairs = SocketPairs()
         self._threads = CallThreads()
         self._thread = threading.Thread(target=self._run, name="handrail-supervisor", daemon=True)
         self._thread.start()
@@ -127,7 +126,6 @@ class Supervisor:
             self._serve()
         finally:
             self._connections.close()
-            self._pairs.close()
             self._threads.close()
             self._release()
 
@@ -179,7 +177,7 @@ class Supervisor:
             self._ledger.strike(slot)
             return
         if notice.call == self._socketpair:
-            self._answer(notice, slot, self._pairs.make(self._listener, notice))
+            self._answer(notice, slot, give_pair(self._listener, notice))
             return
         try:
             call = self._connections.prepare(notice)
