@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeAlias
 
 from handrail.errors import UsageError
+from handrail.futures import set_done
 from handrail.name_hints import NamesChecked
 from handrail.orchestrator.approvals import Answer, Approver, Choice, Kind, Question
 from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
@@ -243,7 +244,7 @@ class TerminalApprover(NamesChecked):
         loop = asyncio.get_running_loop()
         while b"\n" not in self._unread:
             ready: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(self._reader, _set, ready)
+            loop.add_reader(self._reader, set_done, ready)
             try:
                 await ready
             finally:
@@ -266,11 +267,6 @@ class TerminalApprover(NamesChecked):
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except termios.error:
             pass  # a pipe or a file: its content was written by a program, as answers
-
-
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def prompt(question: Question) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from handrail.futures import set_done
 from handrail.network import denial_notes
 from handrail.network.managed.start import NetworkAnswer, NetworkQuestion, NetworkRequest
 from handrail.network.settings import END, Managed
@@ -115,8 +116,7 @@ class NetworkApprovals:
         (memory.approved if allow else memory.denied).add(target)
         (memory.denied if allow else memory.approved).discard(target)
         for waiting in self._open.pop((environment_id, target), ()):
-            if not waiting.done():
-                waiting.set_result(None)
+            set_done(waiting)
         for call in list(self._running):
             if call.facts.environment_id == environment_id:
                 self._tell_process(call)

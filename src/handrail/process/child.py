@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from handrail.futures import set_done
 from handrail.keeper import messages
 from handrail.process.child_end import ChildEnd
 from handrail.process.exit_status import ExitInfo
@@ -161,7 +162,7 @@ class Child:
         if self._waiters is None:
             self._waiters = []
         self._waiters.append(future)
-        timer = self.loop.call_later(timeout, _wake, future)
+        timer = self.loop.call_later(timeout, set_done, future)
         try:
             await future
         finally:
@@ -216,7 +217,7 @@ class Child:
         if self._waiters is not None:
             waiters, self._waiters = self._waiters, None
             for future in waiters:
-                _wake(future)
+                set_done(future)
 
     def told_exit(self) -> None:
         """Tell the sink of the exit, once."""
@@ -253,8 +254,3 @@ class Child:
         self.sink = None
         self.told_exit()  # discarded before its exit was known
         self.wake()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from handrail.filesystem.handles import MAX_BLOCK
+from handrail.futures import retrieve_exception
 from handrail.sandboxed_files.client import Reply
 from handrail.sandboxed_files.pool import FileHelper
 
@@ -76,12 +77,6 @@ async def write(
         progress(len(data), len(data))
 
 
-def _heard(call: asyncio.Future[Reply]) -> None:
-    """Retrieve the exception; that of an earlier block is reported."""
-    if not call.cancelled():
-        call.exception()
-
-
 async def _write_blocks(
     helper: FileHelper,
     path: str,
@@ -111,6 +106,6 @@ async def _write_blocks(
     except BaseException:
         for unanswered in sent:
             unanswered.cancel()
-            unanswered.add_done_callback(_heard)
+            unanswered.add_done_callback(retrieve_exception)
         helper.tell("forget", handle)
         raise

@@ -22,6 +22,7 @@ from typing import Any
 import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
 from handrail.filesystem.pool import DEADLINE
+from handrail.futures import retrieve_exception, set_done
 from handrail.process.keeper_client.spawn_children import Launcher, Spawned
 from handrail.process.spawning import spawn
 from handrail.process.spec import ProcessSpec, SandboxHandle
@@ -148,8 +149,7 @@ class FileHelper:
         if self.view is not None and not keep:
             self.view.close()
             self.view = None
-        if not self.seen.done():
-            self.seen.set_result(None)
+        set_done(self.seen)
 
     async def _end(self) -> None:
         """See it gone, with what it said; it may hang rather than have ended."""
@@ -313,7 +313,7 @@ class FileHelpers:
             self._make_room()
             first = self._begun[key] = FileHelper(self._launcher, self._loop, self._ending)
             task = self._loop.create_task(self._start(sandbox, first))
-            task.add_done_callback(_heard)
+            task.add_done_callback(retrieve_exception)
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
             self._helpers[key] = task
@@ -406,12 +406,6 @@ def _usable(task: asyncio.Task[FileHelper]) -> bool:
 
 def _nothing() -> None:
     """Ignore output; nothing reads it."""
-
-
-def _heard(task: asyncio.Task[FileHelper]) -> None:
-    """Retrieve the exception; the waiting call has already reported it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _with_socket(spec: ProcessSpec, fd: int) -> ProcessSpec:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import ConnectionLost, RemoteProtocolError
+from handrail.futures import set_done
 from handrail.protocol import codec
 from handrail.protocol.envelope import (
     INVALID_REQUEST,
@@ -176,8 +177,7 @@ class Connection:
     def _wake_writers(self) -> None:
         writers, self._writers = self._writers, []
         for writer in writers:
-            if not writer.done():
-                writer.set_result(None)
+            set_done(writer)
 
     async def writable(self) -> None:
         """Wait until the client has read enough; raises ConnectionLost when it is gone."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from handrail.errors import FilesError, HandrailError, UsageError
+from handrail.futures import retrieve_exception
 from handrail.name_hints import AttributesChecked, NamesChecked
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class AsyncFileWatch(NamesChecked):
                     # A task: what was read is not lost when the caller stops to wait.
                     if self._reading is None or self._reading.done():
                         self._reading = asyncio.create_task(self._read())
-                        self._reading.add_done_callback(_heard)
+                        self._reading.add_done_callback(retrieve_exception)
                     await asyncio.shield(self._reading)
         except TimeoutError:
             return None
@@ -114,12 +115,6 @@ class AsyncFileWatch(NamesChecked):
             await asyncio.gather(self._reading, return_exceptions=True)
         with suppress(HandrailError):
             await self._watch.close()
-
-
-def _heard(reading: asyncio.Task[None]) -> None:
-    """Retrieve the exception; the next call, if there is one, meets it again."""
-    if not reading.cancelled():
-        reading.exception()
 
 
 class FileWatch(NamesChecked):

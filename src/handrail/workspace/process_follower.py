@@ -21,6 +21,7 @@ from handrail.executor.base import (
 )
 from handrail.executor.caller_timeout import exit_or_end
 from handrail.executor.output.buffer import KEEP_OUTPUT, Follower
+from handrail.futures import retrieve_exception
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.secret_masks import NO_SECRETS, Secrets, StreamMasker
@@ -348,7 +349,7 @@ class ProcessFollower:
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
-        task.add_done_callback(_noticed)
+        task.add_done_callback(retrieve_exception)
         self._tasks.add(task)
         return task
 
@@ -414,9 +415,3 @@ class ProcessFollower:
         self.let_go()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-
-
-def _noticed(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception; ``result`` raises it, if it is called."""
-    if not task.cancelled():
-        task.exception()

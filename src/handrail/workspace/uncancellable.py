@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from handrail.futures import retrieve_exception
+
 T = TypeVar("T")
 
 
@@ -23,7 +25,6 @@ async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
         except BaseException:  # noqa: BLE001 (the task's own: raised below, with its result)
             break
     if cancelled is not None:
-        if not task.cancelled():
-            task.exception()
+        retrieve_exception(task)
         raise cancelled
     return task.result()

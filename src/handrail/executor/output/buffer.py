@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from handrail.errors import HandrailError
 from handrail.executor.base import OutputEvent, OutputKind
+from handrail.futures import set_done
 from handrail.process.output.output_log import RETENTION_CHUNKS
 
 if TYPE_CHECKING:
@@ -193,15 +194,14 @@ class OutputBuffer:
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for future in waiters:
-                if not future.done():
-                    future.set_result(None)
+                set_done(future)
 
     async def changed(self, timeout: float | None = None) -> None:
         """Return at the next change, or after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiters.append(future)
-        timer = None if timeout is None else loop.call_later(timeout, _wake, future)
+        timer = None if timeout is None else loop.call_later(timeout, set_done, future)
         try:
             await future
         finally:
@@ -345,8 +345,3 @@ class Follower:
         self._next += 1
         self._bytes += len(event.data) + event.omitted
         return event if not missed else replace(event, omitted=event.omitted + missed)
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from handrail.filesystem.pool import DEADLINE, FilePool
 from handrail.filesystem.trees.tree_watch import Happened, TreeWatch
+from handrail.futures import set_done
 
 #: The longest wait of one call.
 LONGEST_WAIT = 10.0
@@ -61,7 +62,7 @@ class LoopWatch(Watch):
             return Happened([], ended=True)
         loop = asyncio.get_running_loop()
         self._waits = readable = loop.create_future()
-        loop.add_reader(fd, _done, readable)
+        loop.add_reader(fd, set_done, readable)
         try:
             async with asyncio.timeout(min(wait, LONGEST_WAIT)):
                 await readable
@@ -86,7 +87,7 @@ class LoopWatch(Watch):
         """Close at once, or as soon as what uses it has noticed."""
         self._stopped = True
         if self._waits is not None:
-            _done(self._waits)
+            set_done(self._waits)
         else:
             self._close_if_stopped()
 
@@ -97,8 +98,3 @@ class LoopWatch(Watch):
                 self._watch.close()
             finally:
                 self._use.release()
-
-
-def _done(readable: asyncio.Future[None]) -> None:
-    if not readable.done():
-        readable.set_result(None)

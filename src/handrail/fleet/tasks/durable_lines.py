@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from handrail.errors import UsageError
+from handrail.futures import retrieve_exception
 
 
 class InUse(UsageError):
@@ -101,7 +102,7 @@ class DurableLines:
     async def add(self, value: dict[str, Any]) -> None:
         """Append an object; returns when it is on disk.  Raises OSError."""
         done = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_seen)
+        done.add_done_callback(retrieve_exception)
         self._waiting.append((_line(value), done))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_waiting())
@@ -144,12 +145,6 @@ class DurableLines:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
-
-
-def _seen(done: asyncio.Future[None]) -> None:
-    """An error is no complaint of the loop when its caller was cancelled meanwhile."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 
+from handrail.futures import set_done
 from handrail.network.hosts import Address
 
 READ_SIZE = 64 * 1024
@@ -161,7 +162,7 @@ async def connect(
     if number == errno.EALREADY:
         async with asyncio.timeout(seconds):
             connected = loop.create_future()
-            loop.add_writer(sock.fileno(), _set, connected)
+            loop.add_writer(sock.fileno(), set_done, connected)
             try:
                 await connected
             finally:
@@ -169,11 +170,6 @@ async def connect(
         number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number:
         raise OSError(number, os.strerror(number))
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def peer_address(sock: socket.socket) -> Address:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sized
 
 from handrail.errors import KeeperLost
+from handrail.futures import set_done
 from handrail.keeper import messages
 from handrail.process.keeper_client.start_keeper import KeeperHandle
 
@@ -342,8 +343,7 @@ class KeeperLink:
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            set_done(future)
 
     def give_up(self) -> None:
         """Note that there will be no other keeper."""

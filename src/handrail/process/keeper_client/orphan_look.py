@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from handrail.errors import KeeperLost
+from handrail.futures import retrieve_exception
 from handrail.keeper import messages
 from handrail.process.keeper_client.link import KeeperLink
 
@@ -23,7 +24,7 @@ class OrphanLook:
         """How many descendants have outlived their parents, by child."""
         if self._next is None:
             self._next = self._loop.create_task(self._look())
-            self._next.add_done_callback(_seen)
+            self._next.add_done_callback(retrieve_exception)
         return await asyncio.shield(self._next)
 
     async def _look(self) -> dict[int, int]:
@@ -38,9 +39,3 @@ class OrphanLook:
                         raise  # else the next one is asked
         counts = messages.Orphans.unpack(answer.fields).counts
         return {int(child): count for child, count in counts.items()}
-
-
-def _seen(task: asyncio.Task[dict[int, int]]) -> None:
-    """Retrieve the exception: the callers may be gone, and asyncio would report it."""
-    if not task.cancelled():
-        task.exception()

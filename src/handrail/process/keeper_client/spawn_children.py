@@ -16,6 +16,7 @@ from typing import Any
 
 from handrail import fault_points
 from handrail.errors import KeeperLost
+from handrail.futures import retrieve_exception
 from handrail.keeper import messages
 from handrail.keeper.limits import cgroups
 from handrail.keeper.timeout_and_grace import CAUSE_ASKED
@@ -272,7 +273,7 @@ class Launcher:
         """Send a child the command that it is to become; ``use`` awaits the answer."""
         with contextlib.suppress(OSError, ValueError):  # and ``use`` fails in the same way
             question = self._using[child] = self._ask_use(spec, child, note)
-            question.add_done_callback(_seen)
+            question.add_done_callback(retrieve_exception)
 
     async def use(self, spec: ProcessSpec, child: int, note: bytes) -> bool:
         """Let a child that waits become the command of a spec; False when it cannot any more.
@@ -346,7 +347,7 @@ class Launcher:
 
     def kill(self, child: int) -> None:
         """Send SIGKILL to the whole tree, without waiting for the answer."""
-        self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
+        self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(retrieve_exception)
 
     async def orphans(self) -> dict[int, int]:
         """How many descendants have outlived their parents, by child."""
@@ -384,7 +385,7 @@ class Launcher:
 
     def discard(self, child: int, *, running: bool) -> None:
         """Kill what is left of an unwanted child, and forget it."""
-        self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
+        self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(retrieve_exception)
         if running:
             self.watch(child, lambda *_: self.forget(child))
         else:
@@ -490,9 +491,3 @@ class Launcher:
 
 async def _there(spawned: Spawned) -> Spawned:
     return spawned
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """Ignore the answer."""
-    if not future.cancelled():
-        future.exception()

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from handrail.errors import StdinClosed
+from handrail.futures import retrieve_exception
 from handrail.process.stdin.log import NO_ID, StdinLog
 
 #: The peer queues 128 chunks; the bytes are bounded too, for chunks may be large.
@@ -141,7 +142,7 @@ class StdinPump:
         eof = termios.tcgetattr(self._fd)[6][termios.VEOF]
         turn = self.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
         if turn is not None:  # it may come too late for a process that ends first
-            turn.add_done_callback(_heard)
+            turn.add_done_callback(retrieve_exception)
 
     def close(self) -> None:
         """Drop the queue and close the fd."""
@@ -259,11 +260,6 @@ class StdinPump:
                     self._log.finish()
             elif self._fd >= 0:
                 self.close()
-
-
-def _heard(turn: asyncio.Future[None]) -> None:
-    if not turn.cancelled():
-        turn.exception()
 
 
 def _always() -> bool:

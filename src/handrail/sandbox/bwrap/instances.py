@@ -15,6 +15,7 @@ import os
 import time
 
 from handrail import memory_file, start_bundle
+from handrail.futures import set_done
 from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD, resolver_text
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ class Instances:
         ending: list[Future[None]] = []
         for inside in list(self.insides):
             gone: Future[None] = loop.create_future()
-            inside.settle(loop, partial(_resolve, gone))
+            inside.settle(loop, partial(set_done, gone))
             ending.append(gone)
         if ending:
             await wait(ending, timeout=seconds)
@@ -106,8 +107,3 @@ def memory(text: bytes) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _resolve(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

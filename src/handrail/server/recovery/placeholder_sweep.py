@@ -17,6 +17,7 @@ import time
 
 from handrail import private_places
 from handrail.errors import HandrailError
+from handrail.futures import set_done
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +65,7 @@ class PlaceholderSweep:
             _sweep_after(exiting)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(_resolve, swept)
-
-
-def _resolve(swept: asyncio.Future[None]) -> None:
-    if not swept.done():
-        swept.set_result(None)
+                self._loop.call_soon_threadsafe(set_done, swept)
 
 
 def _sweep_after(exiting: list[int]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from handrail.executor.base import ExecSession, OutputEvent, OutputKind
 from handrail.executor.output.buffer import Follower
+from handrail.futures import retrieve_exception
 from handrail.secret_masks import Secrets
 from handrail.workspace.output.kept_output import KeptOutput
 
@@ -37,7 +38,7 @@ class OutputCollector:
         rest = events.rest(_BACKLOG_BYTES) if isinstance(events, Follower) else None
         if rest is None:
             self._task = asyncio.get_running_loop().create_task(self._run(events))
-            self._task.add_done_callback(_noticed)
+            self._task.add_done_callback(retrieve_exception)
             return
         events.close()
         for event in rest:
@@ -101,9 +102,3 @@ class OutputCollector:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-
-def _noticed(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception: the result raises it, and may never be asked for."""
-    if not task.cancelled():
-        task.exception()

@@ -21,6 +21,7 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
+from handrail.futures import set_done
 from handrail.secret_masks import Secrets
 from handrail.workspace.arguments import byte_count, seconds
 from handrail.workspace.process import AsyncProcess
@@ -166,8 +167,7 @@ class _Call:
         self.failure: BaseException | None = None
 
     def finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+        set_done(self.done)
 
 
 class _Life:
@@ -239,8 +239,7 @@ class _Life:
 
     def _over(self, failure: BaseException | None) -> None:
         self.died = True
-        if not self.ready.done():
-            self.ready.set_result(None)
+        set_done(self.ready)
         for call in self._calls.values():
             call.failure = failure
             if call.collecting.error is None:

@@ -20,6 +20,7 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
+from handrail.futures import retrieve_exception, set_done
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.secret_masks import Secrets, StreamMasker
@@ -243,8 +244,7 @@ class _Call:
 
     def finish(self, failure: BaseException | None = None) -> None:
         self.failure = self.failure or failure
-        if not self.done.done():
-            self.done.set_result(None)
+        set_done(self.done)
 
     def raise_failure(self) -> None:
         if self.failure is not None:
@@ -296,7 +296,7 @@ class _Life:
         self._reader = loop.create_task(self._read())
         self._watcher = loop.create_task(self._watch())
         for task in (self._reader, self._watcher):
-            task.add_done_callback(_noticed)
+            task.add_done_callback(retrieve_exception)
 
     def expect(self, max_output: int | None, listener: Listener | None) -> _Call:
         """Begin a call: what was written since the last one belongs to it."""
@@ -424,12 +424,6 @@ class _Life:
 
 def _kept(limit: int | None, hidden: Secrets) -> dict[str, KeptOutput]:
     return {name: KeptOutput(limit, hidden) for name in ("stdout", "stderr")}
-
-
-def _noticed(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception: the call that is being made raises it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _result(
