@@ -264,7 +264,7 @@ def remember(path: str) -> bool:
             from _blake2 import blake2b  # only for a server that was given one
 
             name = blake2b(real, digest_size=16).hexdigest()
-            _record(directory, name, b"%b\0%d" % (real, _mount_namespace()))
+            _record(directory, name, b"%b\0%d" % (real, mount_namespace()))
         finally:
             os.close(directory)
     except (NotOurs, OSError):
@@ -349,18 +349,19 @@ def _read_place(directory: int, name: str, without: Container[bytes]) -> bytes:
 
 def _is_elsewhere(namespace: bytes, written: float) -> bool:
     """Whether a directory may exist where we do not see it: in a mount namespace since the boot."""
-    if namespace == b"%d" % _mount_namespace():
+    if namespace == b"%d" % mount_namespace():
         return False
     import time  # only for a program in a container, or beside one
 
     return written > time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _mount_namespace() -> int:
+def mount_namespace() -> int:
+    """The inode of our mount namespace; 0: there is no /proc."""
     try:
         return os.stat("/proc/self/ns/mnt").st_ino
     except OSError:
-        return 0  # no /proc: as one namespace with all others that have none
+        return 0  # as one namespace with all others that have no /proc
 
 
 def contains(path: str | bytes) -> bool:

@@ -32,10 +32,10 @@ def size(value: Size, what: str) -> int:
     return int(value)
 
 
-def millis(value: float, what: str = "cpus") -> int:
+def millis(value: float) -> int:
     """Processors as thousandths; raises UsageError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**40:
-        raise UsageError(f"{what} is a number of processors, not {value!r}")
+        raise UsageError(f"cpus is a number of processors, not {value!r}")
     return round(value * 1000)
 
 

@@ -32,7 +32,6 @@ from handrail.network.saved_rules import SavedRule, SavedRules
 
 # Protocols, as the wire names them.
 HTTP, CONNECT, SOCKS, SOCKS_UDP = "http", "https_connect", "socks5_tcp", "socks5_udp"
-PROTOCOLS = (HTTP, CONNECT, SOCKS, SOCKS_UDP)
 
 # Reasons.
 ALLOW = "allow"

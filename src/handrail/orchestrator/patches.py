@@ -89,16 +89,15 @@ async def admit_patch(
     call_id: str,
     cwd: str,
     changes: Iterable[Change],
-    environment_id: str = "local",
 ) -> PatchWriter:
     """Decide about a patch; raises Forbidden or ApprovalRejected."""
     paths = changed_paths(changes)
     orchestrator = access.orchestrator
     settings = orchestrator.settings
-    call = Call(call_id, ("apply_patch",), cwd, tool=TOOL, environment_id=environment_id)
+    call = Call(call_id, ("apply_patch",), cwd, tool=TOOL)
     tmpdir = os.environ.get("TMPDIR") if access.local else None
     requirement = patch_requirement(paths, settings, tmpdir)
-    keys = tuple(FileKey(environment_id, path) for path in paths)
+    keys = tuple(FileKey(call.environment_id, path) for path in paths)
     flow = CallFlow(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
     attempt = await flow.admit()
     writer = PatchWriter(flow, access, OutsidePaths(requirement.outside_paths))
@@ -131,8 +130,6 @@ class PatchWriter:
         self._outside: OutsidePaths | None = outside
         self._sandboxed = False
         self._over = False
-        #: The answer, if more was asked for and refused.
-        self.rejection: ApprovalRejected | None = None
         self._inside: AsyncFiles | None = None
 
     async def read(self, path: str) -> bytes:
@@ -171,7 +168,7 @@ class PatchWriter:
                 attempt = await self._flow.after(denied, str(error).encode())
             except ApprovalRejected as rejection:
                 # Raised as a failure of the file, so that what was written before is put back.
-                self._over, self.rejection = True, rejection
+                self._over = True
                 raise FilesError(str(rejection), kind=error.kind, path=path) from rejection
             self._over = attempt is None
             if attempt is None:

@@ -7,7 +7,6 @@ makes no sense, a lost line.  The porter keeps the time and withdraws what is no
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from handrail.process.child import Child
     from handrail.server.connection import Connection
 
-log = logging.getLogger(__name__)
 
 #: Open questions of one connection.
 _MOST = 256

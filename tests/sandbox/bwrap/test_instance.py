@@ -35,7 +35,7 @@ def test_those_inside_are_ended_though_nobody_told_them_to_end_with_bwrap() -> N
         # Everybody inside holds the other end of this pipe.
         assert select.select([reader], [], [], 20)[0]
         assert reader.read() == b""
-        assert one.running.over()
+        assert one.running.signal(signal.SIGKILL, tree=True) == 0
 
 
 @pytest.mark.parametrize("let", [True, False])

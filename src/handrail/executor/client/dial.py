@@ -109,7 +109,6 @@ class ProgramDialer:
         *,
         where: str | None = None,
         reconnects: bool = False,
-        env: dict[str, str] | None = None,
         keep_stderr: bool = False,
     ) -> None:
         if not argv:
@@ -117,7 +116,6 @@ class ProgramDialer:
         self.where = where or shlex.join(argv)
         self.reconnects = reconnects
         self._argv = list(argv)
-        self._env = env
         self._keep_stderr = keep_stderr
         self._started: list[_Program] = []
 
@@ -125,7 +123,7 @@ class ProgramDialer:
         from handrail.transport import stdio
 
         await self._tidy()
-        program = _Program(self._argv, self._env, keep_stderr=self._keep_stderr)
+        program = _Program(self._argv, keep_stderr=self._keep_stderr)
         self._started.append(program)
         process = program.process
         assert process.stdin is not None  # noqa: S101 (pipes were asked for)
@@ -149,18 +147,18 @@ class ProgramDialer:
 class _Program:
     """One run of the program."""
 
-    def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
+    def __init__(self, argv: list[str], *, keep_stderr: bool) -> None:
         #: Whether it has sent anything: if not, it has no session of ours.
         self.spoke = False
         self.stderr = memory_file.create("stderr") if keep_stderr else -1
         try:
             self.process = subprocess.Popen(
                 argv,
-                executable=_located(argv[0]) if env is None else None,
+                executable=_located(argv[0]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr if keep_stderr else None,
-                env=secret_variables.without(os.environ) if env is None else env,
+                env=secret_variables.without(os.environ),
                 bufsize=0,
                 start_new_session=True,  # a Ctrl-C at our terminal must not reach it
             )

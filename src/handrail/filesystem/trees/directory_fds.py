@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from types import TracebackType
 from typing import Self
 
 from handrail.filesystem import names, own_processes
@@ -29,12 +28,7 @@ class DirectoryFds:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
         os.close(self._root)

@@ -34,7 +34,6 @@ _MASK = _CREATES | _REMOVES | _CHANGES | _GONE | syscalls.IN_ONLYDIR | syscalls.
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _EVENTS_AT_ONCE = 256 * 1024
 #: Events of one answer; more of them stay in the kernel's queue.
-MOST_EVENTS = 4096
 #: The names that sandboxes cover (``handrail.sandbox.profile.PROTECTED_NAMES``).
 COVERED = frozenset((b".git", b".agents", b".codex"))
 _STAGE = re.compile(rb"\.handrail-[0-9a-f]{8}(?:[0-9a-f]{8})?")

@@ -41,7 +41,6 @@ class Counts:
     skipped: int = 0
     adopted: int = 0
     running: int = 0
-    retried: int = 0
 
     @property
     def done(self) -> int:
@@ -251,7 +250,6 @@ class Runner:
         attempts = await self._durable(self._journal.begin(task, space.node, space.id))
         self._begun_here.add(task.id)
         self.counts.running += 1
-        self.counts.retried += attempts > 1
         try:
             await self._finish(space, task, None, attempts)
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from handrail.futures import set_done
 from handrail.keeper.proc_children import (
     children_of,
     descendants_of,
@@ -199,7 +200,7 @@ class RunningSandbox:
         """Wait until something is seen there."""
         seen: Future[None] = loop.create_future()
         looking = self._looking = loop, seen
-        loop.add_reader(self._ready, _resolve, seen)
+        loop.add_reader(self._ready, set_done, seen)
         try:
             await seen
         finally:
@@ -316,15 +317,6 @@ class RunningSandbox:
             self._supervisor.disown()
         if self._lease is not None:
             self._lease.disown()
-
-    def over(self) -> bool:
-        """After bwrap's exit: release everything and return True if no process is left in it."""
-        pidfd = self._first_process()
-        if pidfd < 0:
-            self._end()
-            return True
-        os.close(pidfd)
-        return False
 
     def settle(
         self, loop: AbstractEventLoop, done: Callable[[], None], looks: int = _LOOKS
@@ -462,12 +454,7 @@ class RunningSandbox:
         looking, self._looking = self._looking, None
         if looking is not None and self._ready >= 0 and not looking[0].is_closed():
             looking[0].remove_reader(self._ready)
-            _resolve(looking[1])
-
-
-def _resolve(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+            set_done(looking[1])
 
 
 def _number(text: bytes, name: bytes) -> int:

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 
     from handrail.sandbox.bwrap.premount import Place
 
-MACHINES = ("x86_64",)
 
 _READ, _WRITE, _CLOSE, _FSTAT, _GETPID, _FORK, _PRCTL = 0, 1, 3, 5, 39, 57, 157
 _EXIT_GROUP, _OPENAT, _MKDIRAT, _UNSHARE, _SETNS = 231, 257, 258, 272, 308

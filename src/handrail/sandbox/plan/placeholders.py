@@ -126,7 +126,7 @@ class PlaceholderRegistry:
         self._directories = Directories()
         self._count = 0
         self._swept = float("-inf")
-        self._here = _mount_namespace()
+        self._here = private_places.mount_namespace()
         self._prefix = f"{self._here}-{os.getpid()}-{os.urandom(4).hex()}"
 
     def acquire(self, masks: Sequence[Placeholder]) -> PlaceholderLease:
@@ -382,13 +382,6 @@ class _Locked:
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._threads.release()
-
-
-def _mount_namespace() -> int:
-    try:
-        return os.stat("/proc/self/ns/mnt").st_ino
-    except OSError:
-        return 0  # no /proc: as one namespace with all others that have none
 
 
 class _Sharing:
