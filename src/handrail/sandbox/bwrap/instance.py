@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from handrail.futures import set_done
 from handrail.keeper.proc_children import (
     children_of,
     descendants_of,
@@ -455,6 +454,12 @@ class RunningSandbox:
         if looking is not None and self._ready >= 0 and not looking[0].is_closed():
             looking[0].remove_reader(self._ready)
             set_done(looking[1])
+
+
+def set_done(future: Future[None]) -> None:
+    """``futures.set_done``: that module would be one more for `handrail run` to load."""
+    if not future.done():
+        future.set_result(None)
 
 
 def _number(text: bytes, name: bytes) -> int:

@@ -15,7 +15,6 @@ import os
 import time
 
 from handrail import memory_file, start_bundle
-from handrail.futures import set_done
 from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD, resolver_text
 
 TYPE_CHECKING = False
@@ -46,6 +45,8 @@ class Instances:
         """Wait for sandboxes that were told to end, and release what they hold."""
         from asyncio import wait  # there is a loop, so it is loaded
         from functools import partial
+
+        from handrail.futures import set_done  # `handrail run` does without it
 
         ending: list[Future[None]] = []
         for inside in list(self.insides):
