@@ -312,3 +312,12 @@ def test_fields_come_as_they_were_sent(kind: type[messages.Fields], data: st.Dat
 def test_a_word_with_a_nul_is_refused_before_it_shifts_the_others() -> None:
     with pytest.raises(ValueError, match="NUL"):
         messages.Signal(b"1\0kill", 9, messages.SCOPE_TREE).pack()
+
+
+def test_words_and_numbers_are_packed_without_their_message() -> None:
+    exited = (b"7", 256, 1, 2, 3, True)
+    assert messages.Exited.packed(*exited) == messages.Exited(*exited).pack()
+    with pytest.raises(ValueError, match="NUL"):
+        messages.Spawned.packed(b"a\0b", 1, 2)
+    with pytest.raises(TypeError):
+        messages.Spawned.packed(b"a", 1)

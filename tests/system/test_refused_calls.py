@@ -39,6 +39,7 @@ REPLACED = (
     "openat2",
     "close_range",
     "linkat",
+    "signalfd4",
     "statx,renameat2,inotify_init1,name_to_handle_at",
     "splice,sendfile,memfd_create,fallocate,copy_file_range",
 )

@@ -66,23 +66,25 @@ class Entry:
 
     def count(self, used: resource.struct_rusage) -> None:
         """Add the usage of a process of the tree, with that of the children it has waited for."""
-        user, system, peak = used.ru_utime, used.ru_stime, used.ru_maxrss
-        self.usage = self._with(int(user * 1000), int(system * 1000), peak * 1024)
+        user, system, peak = self.usage
+        self.usage = (
+            (user or 0) + int(used.ru_utime * 1000),
+            (system or 0) + int(used.ru_stime * 1000),
+            max(peak or 0, used.ru_maxrss * 1024),
+        )
 
     def note_living(self, user_ms: int, system_ms: int, max_rss: int) -> None:
         """Note what the processes of the tree that live have used; it may be counted later, too."""
-        seen = self._with(user_ms, system_ms, max_rss)
+        user, system, peak = self.usage
+        floor = self.floor
         self.floor = (
-            max(self.floor[0], seen[0]),
-            max(self.floor[1], seen[1]),
-            max(self.floor[2], seen[2]),
+            max(floor[0], (user or 0) + user_ms),
+            max(floor[1], (system or 0) + system_ms),
+            max(floor[2], peak or 0, max_rss),
         )
 
     def total(self) -> tuple[int, int, int]:
         """The usage of the tree: as it was counted, or as it was seen where that is more."""
-        self.note_living(0, 0, 0)
-        return self.floor
-
-    def _with(self, user_ms: int, system_ms: int, max_rss: int) -> tuple[int, int, int]:
-        user, system, rss = self.usage
-        return (user or 0) + user_ms, (system or 0) + system_ms, max(rss or 0, max_rss)
+        user, system, peak = self.usage
+        floor = self.floor
+        return max(floor[0], user or 0), max(floor[1], system or 0), max(floor[2], peak or 0)

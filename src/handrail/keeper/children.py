@@ -142,7 +142,7 @@ class Children:
 
     def hand_over(self, fd: int, serial: int, entry: Entry, started: Started) -> None:
         """Give the server what it needs of a child: its descriptors, and a pidfd."""
-        fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
+        fields = messages.Spawned.packed(entry.child, entry.pid, entry.mark)
         if started.apart:
             self.watch(entry)
             self.say(fd, messages.SPAWNED, serial, fields, [*started.fds, entry.pidfd])
@@ -374,7 +374,7 @@ class Children:
         the kernel looks at this thread's, orphans among them: nothing here grows any more.
         """
         apart = bool(self.by_pidfd) and not self.unseen
-        ended = self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
+        ended, childless = self.reap_any(_ENDED | _OF_THIS_THREAD if apart else _ENDED)
         # After the orphans that have ended with them, so that these are counted.
         for fd in pidfds:
             entry = self.by_pidfd.get(fd)
@@ -389,23 +389,28 @@ class Children:
             entry.ended = time.monotonic_ns() // 1_000_000
             entry.count(used)
             ended.append((entry, status))
-        self.finish_all(ended)
+        if ended:
+            self.finish_all(ended, childless=childless)
 
     def reap_all(self) -> None:
         """Take the status of every child that has ended, whichever thread has started it."""
-        self.finish_all(self.reap_any(_ENDED))
+        ended, childless = self.reap_any(_ENDED)
+        self.finish_all(ended, childless=childless)
 
-    def reap_any(self, options: int) -> list[tuple[Entry, int]]:
-        """Take the status of every child that the kernel finds; says which leaders have ended."""
+    def reap_any(self, options: int) -> tuple[list[tuple[Entry, int]], bool]:
+        """Take the status of every child that the kernel finds.
+
+        Says which leaders have ended, and whether there is no child at all any more.
+        """
         ended: list[tuple[Entry, int]] = []
         while True:
             try:
                 # Not taken yet: the mark of an orphan is gone with its status.
                 found = os.waitid(os.P_ALL, 0, options)
             except ChildProcessError:
-                break
+                return ended, True
             if found is None:
-                break
+                return ended, False
             entry = self.by_pid.pop(found.si_pid, None)
             if entry is None:
                 self.reap_orphan(found.si_pid)
@@ -414,7 +419,6 @@ class Children:
                 _, status, used = os.wait4(found.si_pid, 0)
                 entry.count(used)
                 ended.append((entry, status))
-        return ended
 
     def reap_orphan(self, pid: int) -> None:
         """Take the status of an orphan that has ended, and count its usage for its tree."""
@@ -424,15 +428,15 @@ class Children:
         if entry is not None:
             entry.count(used)
 
-    def finish_all(self, ended: list[tuple[Entry, int]]) -> None:
+    def finish_all(self, ended: list[tuple[Entry, int]], *, childless: bool) -> None:
         """Record the ends of children, after one look at the orphans that these may have left.
 
         What a process leaves behind is an orphan before its own status can be taken.  So while
         there is no orphan, which the kernel tells exactly, these have left nothing.
+        ``childless``: there is no child, and thus no orphan, so they are not listed.
         """
-        if not ended:
-            return
-        orphans = self.listed_orphans() if self.near else None
+        self.links.several |= len(ended) > 1
+        orphans = None if not self.near else [] if childless else self.listed_orphans()
         left: dict[int | None, list[int]] = {}
         if orphans and any(entry.may_leave_orphans for entry, _ in ended):
             for pid in orphans:
@@ -455,7 +459,8 @@ class Children:
         ``left``: the orphans of the child, which end with its sandbox or when it is ended.
         ``alone``: it has left none, of any kind.
         """
-        entry.close_line()
+        if entry.line is not None:
+            entry.close_line()
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         entry.status |= self.groups.exceeded(entry.mark) | entry.exceeded
@@ -475,10 +480,11 @@ class Children:
         self.unseen.discard(entry.pid)
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:
-            exited = messages.Exited(entry.child, entry.status, *usage, alone)
-            message: messages.Outgoing = (messages.EXITED, 0, exited.pack(), [])
+            exited = messages.Exited.packed(entry.child, entry.status, *usage, alone)
+            message: messages.Outgoing = (messages.EXITED, 0, exited, [])
             self.links.gather(self.lease.holder, message, _impossible)
-        self.unwatch(entry)
+        if entry.pidfd >= 0:
+            self.unwatch(entry)
 
 
 def _impossible(error: OSError) -> None:

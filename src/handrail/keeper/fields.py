@@ -170,6 +170,14 @@ class Fields(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 (they have no ot
         return fields
 
     @classmethod
+    def packed(cls, *values: object) -> list[bytes]:
+        """Version of `pack` for words and numbers alone, of which none is left out."""
+        fields = (cls._form % values).split(b"\0")
+        if len(fields) != cls._count:
+            raise ValueError("a field of the keeper link holds a NUL")
+        return fields
+
+    @classmethod
     def unpack(cls, fields: list[bytes]) -> Self:
         """Decode the fields from the link; raises ValueError when there are too few or too many."""
         if not cls._rest:

@@ -1,10 +1,10 @@
 """The keeper's loop: spawn, hold, reap, kill, hand over.
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
-that ask for it, the listening socket in the state directory, a pipe that the kernel's SIGCHLD
-writes to, and the pidfds of children that were started when there were many, by another thread
-(``spawn_thread.py``).  ``children.py`` is the table of what we hold, ``servers/links.py`` the
-servers.
+that ask for it, the listening socket in the state directory, a descriptor of SIGCHLD and SIGTERM
+(``noted_signals.py``), and the pidfds of children that were started when there were many, by
+another thread (``spawn_thread.py``).  ``children.py`` is the table of what we hold,
+``servers/links.py`` the servers.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
@@ -29,6 +29,7 @@ from handrail import secret_proof
 from handrail.keeper import hardening, messages, own_fds, tree, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
+from handrail.keeper.noted_signals import NotedSignals
 from handrail.keeper.proc_children import children_of
 from handrail.keeper.readiness import Readiness
 from handrail.keeper.restart import save as reexec_save
@@ -90,6 +91,7 @@ class Keeper:
                 self.lost(fd)
                 return
             left -= len(heard)
+            self.links.several |= len(heard) > 1
             for message in heard:
                 self.take(fd, message)
 
@@ -214,20 +216,15 @@ class Keeper:
 
     def run(self) -> None:
         """Serve, and return when everything is over."""
-        wake, wake_in = own_fds.wake_pipe()
-        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, _noted)
         hardening.ignore_terminal()
         own_fds.make_room()
-        self.serve(wake)
+        self.serve(NotedSignals())
 
-    def serve(self, wake: int) -> None:
+    def serve(self, signals: NotedSignals) -> None:
         """Do what servers ask for, take exits, and end what is due, until STOP or the end."""
-        self.poll.register(wake, select.EPOLLIN)
+        self.poll.register(signals.fd, select.EPOLLIN)
         if self.listener is not None:
             self.poll.register(self.listener.fileno(), select.EPOLLIN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.children.limits.set_own(self.children.mark)
         hardening.become_private()
         # A child leaves no garbage that only cycles hold, and each start would be looked through.
@@ -239,8 +236,10 @@ class Keeper:
         while self.running:
             ended: list[int] = []
             woken = False
-            for fd, events in self.poll.poll(None if due is None else _patience(due)):
-                if fd == wake:
+            ready = self.poll.poll(None if due is None else _patience(due))
+            self.links.several = len(ready) > 1
+            for fd, events in ready:
+                if fd == signals.fd:
                     woken = True
                 elif fd in self.children.by_pidfd:
                     ended.append(fd)
@@ -255,7 +254,8 @@ class Keeper:
                     self.children.lone_ended(fd)
             if woken or ended:
                 # Also of pidfds alone: their SIGCHLD has come by now, and would wake us once more.
-                self.note_signals(wake)
+                if signal.SIGTERM in signals.take():
+                    self.stop()
                 self.children.reap(ended)
             if self.links.unsent:
                 self.links.end_turn()
@@ -264,15 +264,6 @@ class Keeper:
                 self.do_due()
                 self.links.end_turn()
                 due = self.next_due()
-
-    def note_signals(self, wake: int) -> None:
-        """Take the signals that have come, and stop if SIGTERM is one of them."""
-        try:
-            noted = os.read(wake, 4096)
-        except BlockingIOError:
-            return
-        if signal.SIGTERM in noted:
-            self.stop()
 
     def next_due(self) -> float | None:
         """When something is due without a request, on the monotonic clock; None: nothing is."""
@@ -329,10 +320,6 @@ class Keeper:
 def _patience(due: float) -> float:
     """Seconds until ``due`` and a millisecond: a poll that returns early finds nothing to do."""
     return max(0.0, min(due - time.monotonic(), _LONGEST_SECONDS)) + 0.001
-
-
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: the wake-up pipe has the signal's number."""
 
 
 def _message(op: int, serial: int, fields: list[bytes]) -> Making:

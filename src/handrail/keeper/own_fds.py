@@ -29,21 +29,6 @@ def copies(fds: Sequence[int]) -> list[int]:
     return made
 
 
-def wake_pipe() -> tuple[int, int]:
-    """A pipe for the numbers of signals, not blocking: where to read them, and where to write.
-
-    The same descriptor for both, since a pipe may be opened for both; where that fails two.
-    """
-    ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        both = os.open(f"/proc/self/fd/{ends[0]}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:  # without /proc
-        return ends
-    for fd in ends:
-        os.close(fd)
-    return both, both
-
-
 def make_room() -> None:
     """Have the kernel make the table large now: with several threads it waits for all processors
     before it replaces a table (some milliseconds, once for each doubling)."""

@@ -1,7 +1,7 @@
 """The descriptors that the keeper waits for: by ``poll`` while they are few, then by ``epoll``.
 
 ``poll`` needs no descriptor of its own, and a keeper with few children waits for some five of them:
-the links, the listener and the wake-up pipe.  Pidfds come with many children (``spawn_thread.py``).
+the links, the listener and the signals.  Pidfds come with many children (``spawn_thread.py``).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import resource
 import signal
@@ -197,10 +198,11 @@ def start(
         thread = _thread() if beyond or highest >= MANY else None
         try:
             forked = bool(own_limits) or (beyond and thread is None)
-            begin = _Beginning(before, _Starter(before, limits, thread), forked=forked)
+            starter = _Starter(before, limits, thread)
+            begin = functools.partial(_begin, before=before, starter=starter, forked=forked)
             if itself:
                 pid, listener = seccomp_spawn.start_itself(
-                    program, argv, env, actions, _ALL_SIGNALS, starter=begin.pid
+                    program, argv, env, actions, _ALL_SIGNALS, starter=lambda *it: begin(*it)[0]
                 )
             else:
                 pid, listener = begin(program, argv, env, actions, _ALL_SIGNALS)
@@ -237,45 +239,27 @@ def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:
     line.send(waiting_stub.with_covers(asked.covers, packet))
 
 
-class _Beginning:
-    """How one child is started: if it can be, without a fork of the interpreter."""
-
-    __slots__ = ("_before", "_forked", "_starter")
-
-    def __init__(self, before: fork.Before, starter: _Starter, *, forked: bool) -> None:
-        self._before = before
-        self._starter = starter
-        self._forked = forked
-
-    def __call__(
-        self,
-        program: bytes,
-        argv: list[bytes],
-        env: dict[bytes, bytes],
-        actions: seccomp_spawn.Actions,
-        signals: Iterable[int],
-    ) -> tuple[int, int]:
-        before, starter = self._before, self._starter
-        if self._forked:
-            return fork.start(program, argv, env, actions, signals, before)
-        if before.doors:
-            return group_spawn.start(program, argv, env, actions, signals, before, starter)
-        if not before.code:
-            return starter(program, argv, env, actions, signals), -1
-        if argv[0] != program or not seccomp_spawn.startable():
-            return fork.start(program, argv, env, actions, signals, before)
-        return seccomp_spawn.start(argv, env, actions, signals, before.code, starter=starter)
-
-    def pid(
-        self,
-        program: bytes,
-        argv: list[bytes],
-        env: dict[bytes, bytes],
-        actions: seccomp_spawn.Actions,
-        signals: Iterable[int],
-    ) -> int:
-        """The same for one whose program sends the listener."""
-        return self(program, argv, env, actions, signals)[0]
+def _begin(
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    actions: seccomp_spawn.Actions,
+    signals: Iterable[int],
+    *,
+    before: fork.Before,
+    starter: _Starter,
+    forked: bool,
+) -> tuple[int, int]:
+    """Start one child, if it can be without a fork of the interpreter; its pid and listener."""
+    if forked:
+        return fork.start(program, argv, env, actions, signals, before)
+    if before.doors:
+        return group_spawn.start(program, argv, env, actions, signals, before, starter)
+    if not before.code:
+        return starter(program, argv, env, actions, signals), -1
+    if argv[0] != program or not seccomp_spawn.startable():
+        return fork.start(program, argv, env, actions, signals, before)
+    return seccomp_spawn.start(argv, env, actions, signals, before.code, starter=starter)
 
 
 class _Starter:

@@ -80,7 +80,7 @@ class SpawnThread:
 
     def begin(self) -> bool:
         """Start it; False where a thread may not have a table of its own."""
-        # It gets no signal: the pipe that tells the keeper of one is not in its table.
+        # It gets no signal: the descriptor that tells the keeper of one does not see those.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
             threading.Thread(target=self._run, daemon=True).start()

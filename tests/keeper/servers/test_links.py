@@ -117,6 +117,7 @@ def test_messages_of_a_turn_go_out_together_and_before_what_is_said_after_them(
     link: tuple[ServerLinks, int, socket.socket],
 ) -> None:
     links, fd, theirs = link
+    links.several = True
     spent = os.dup(2)
     links.gather(fd, _spawned(1, 2, spent), _never, spent=spent)
     links.gather(fd, _spawned(2), _never)
@@ -131,10 +132,23 @@ def test_messages_of_a_turn_go_out_together_and_before_what_is_said_after_them(
         os.fstat(spent)
 
 
+def test_a_message_of_a_turn_that_has_no_other_goes_out_at_once(
+    link: tuple[ServerLinks, int, socket.socket],
+) -> None:
+    links, fd, theirs = link
+    spent = os.dup(2)
+    links.gather(fd, _spawned(1, 2, spent), _never, spent=spent)
+    assert _serials(theirs) == [[1]]
+    assert not links.unsent
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(spent)
+
+
 def test_more_than_a_packet_holds_do_not_wait_for_the_end_of_the_turn(
     link: tuple[ServerLinks, int, socket.socket],
 ) -> None:
     links, fd, theirs = link
+    links.several = True
     for number in range(100):
         links.gather(fd, _spawned(number), _never)
     links.end_turn()
@@ -147,6 +161,7 @@ def test_gathered_messages_wait_in_order_for_a_server_that_does_not_read(
     link: tuple[ServerLinks, int, socket.socket],
 ) -> None:
     links, fd, theirs = link
+    links.several = True
     for number in range(5000):
         links.gather(fd, _spawned(number, 2), _never)
     links.end_turn()
@@ -163,6 +178,7 @@ def test_a_gathered_message_that_cannot_wait_is_told(
     link: tuple[ServerLinks, int, socket.socket],
 ) -> None:
     links, fd, theirs = link
+    links.several = True
     failed: list[int] = []
     for number in range(5000):
         links.gather(fd, _spawned(number, 2), lambda _, number=number: failed.append(number))
@@ -176,6 +192,7 @@ def test_a_link_that_is_removed_closes_what_was_gathered(
     link: tuple[ServerLinks, int, socket.socket],
 ) -> None:
     links, fd, _ = link
+    links.several = True
     spent = os.dup(2)
     links.gather(fd, _spawned(1, spent), _never, spent=spent)
     links.remove(fd)

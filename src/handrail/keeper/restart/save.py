@@ -16,6 +16,7 @@ import signal
 from handrail import memory_file
 from handrail.keeper import messages, waiting_children
 from handrail.keeper.fields import Fields
+from handrail.keeper.noted_signals import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,19 +114,19 @@ def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) ->
         return f"the new keeper cannot be given what the servers wait for: {error.strerror}"
     lines, fds = _table(keeper, answer)
     state = memory_file.create("handrail-keeper", inheritable=True)
+    # What comes meanwhile waits until the new program looks: none is lost, and none kills.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
     try:
         view = memoryview(b"\n".join(lines))
         while view:
             view = view[os.write(state, view) :]
         for fd in fds:
             os.set_inheritable(fd, True)
-        # What comes meanwhile waits until the new program looks: none is lost, and none kills.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGCHLD))
         os.execv(python, [python, b"-s", b"-P", b"-S", program, b"--state", b"%d" % state])
     except OSError as error:
         return f"the new keeper cannot be executed: {error.strerror}"
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for fd in fds:
             os.set_inheritable(fd, False)
         os.close(state)

@@ -4,8 +4,8 @@ A server that sleeps never stops us: what it does not take at once waits here, w
 the descriptors that go with it.  A long answer is made as it is taken, one message at a time
 (`pour`): copies of the descriptors of all children would be more than a keeper may have.
 
-Starts and exits of one turn go out together, at its end (`gather`): each message by itself would
-wake a server that is busy with the one before.
+Starts and exits of a turn in which there are several go out together, at its end (`gather`): each
+message by itself would wake a server that is busy with the one before.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class ServerLink:
         self.proven = proven  # it knows our secret, or we have none
         self.nonces = (b"", b"")  # its own and ours, while it proves that
         self.waiting: deque[Outgoing] = deque()
-        self.gathered: list[Outgoing] = []  # to be sent at the end of the turn
-        #: Of each of these: an fd to close when it is sent, and what is done when it cannot be.
-        self.after: list[tuple[int, Callable[[OSError], None]]] = []
+        #: To be sent together; with each an fd to close then, and what is done when it cannot be.
+        self.gathered: list[tuple[Outgoing, int, Callable[[OSError], None]]] = []
         self.answer: Iterator[Making] | None = None  # what of a long one is not made yet
         self.untaken: Making | None = None  # what of it the server did not take
 
@@ -61,6 +60,7 @@ class ServerLinks(dict[int, ServerLink]):
     def __init__(self, poll: Readiness) -> None:
         super().__init__()
         self.poll = poll
+        self.several = False  # starts or exits, in this turn
         self.unsent: set[int] = set()  # those for which something is gathered
 
     def add(self, sock: socket.socket, proven: bool = True) -> None:
@@ -70,9 +70,9 @@ class ServerLinks(dict[int, ServerLink]):
     def remove(self, fd: int) -> None:
         gone = self.pop(fd)
         self.poll.unregister(fd)
-        for passed, _ in gone.after:
-            if passed >= 0:
-                os.close(passed)
+        for _, spent, _ in gone.gathered:
+            if spent >= 0:
+                os.close(spent)
         for _, _, _, fds in gone.waiting:
             for passed in fds:
                 os.close(passed)
@@ -101,7 +101,7 @@ class ServerLinks(dict[int, ServerLink]):
         *,
         spent: int = -1,
     ) -> None:
-        """Send a short message at the end of this turn, or earlier.
+        """Send a short message now, or with others at the end of this turn, or earlier.
 
         Its descriptors are open until then; ``spent`` is closed after it.  ``failed`` is called
         when no descriptor is free for a copy that has to wait.
@@ -111,12 +111,19 @@ class ServerLinks(dict[int, ServerLink]):
             if spent >= 0:
                 os.close(spent)
             return
-        to.gathered.append(message)
-        to.after.append((spent, failed))
-        if len(to.gathered) >= _GATHER_MOST:
-            self.send_gathered(fd)
-        else:
+        if self.several or to.gathered:
+            to.gathered.append((message, spent, failed))
             self.unsent.add(fd)
+            if len(to.gathered) >= _GATHER_MOST:
+                self.send_gathered(fd)
+            return
+        try:
+            self._send(to, *message)
+        except OSError as error:
+            failed(error)
+        finally:
+            if spent >= 0:
+                os.close(spent)
 
     def send_gathered(self, fd: int) -> None:
         """Send what was gathered for a server."""
@@ -125,16 +132,15 @@ class ServerLinks(dict[int, ServerLink]):
         if to is None or not to.gathered:
             return
         parts, to.gathered = to.gathered, []
-        after, to.after = to.after, []
-        sent = 0 if to.waiting else self._sent(to, parts)
+        sent = self._sent(to, parts) if len(parts) > 1 and not to.waiting else 0
         try:
-            for message, (_, failed) in zip(parts[sent:], after[sent:], strict=True):
+            for message, _, failed in parts[sent:]:
                 try:
                     self._send(to, *message)
                 except OSError as error:
                     failed(error)
         finally:
-            for spent, _ in after:
+            for _, spent, _ in parts:
                 if spent >= 0:
                     os.close(spent)
 
@@ -143,12 +149,15 @@ class ServerLinks(dict[int, ServerLink]):
         for fd in list(self.unsent):
             self.send_gathered(fd)
 
-    def _sent(self, to: ServerLink, parts: list[Outgoing]) -> int:
-        """How many of them have gone out, or never will."""
+    def _sent(
+        self, to: ServerLink, parts: list[tuple[Outgoing, int, Callable[[OSError], None]]]
+    ) -> int:
+        """How many of them have gone out in packets of several, or never will."""
+        together = [message for message, _, _ in parts]
         sent = 0
         try:
             while sent < len(parts):
-                sent += messages.send_many(to.sock, parts[sent:])
+                sent += messages.send_many(to.sock, together[sent:])
         except ConnectionError:
             return len(parts)  # the end of the link is seen by the poll
         except OSError:

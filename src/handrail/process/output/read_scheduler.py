@@ -30,7 +30,7 @@ _IDLE_SECONDS = 0.1
 #: The same while there are children, of which none has streams: they may live long.
 _CHILD_SECONDS = 1.0
 #: After so many turns in which it alone had output, a stream is watched by the loop itself.
-_ALONE_TURNS = 16
+_ALONE_TURNS = 4
 #: So many streams in one turn are many.  Of fewer, the first comes again before that: then a new
 #: turn has begun, and nothing needs to be measured.
 _STEPS = 12
