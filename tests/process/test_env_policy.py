@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handrail.process import env_policy
 from handrail.process.env_policy import (
     CORE,
     BuiltEnvironments,
@@ -227,3 +228,22 @@ def test_a_value_with_nul_is_refused_and_what_a_client_sets_is_not_remembered() 
         built.build(policy(), {"B": "\0"})
     assert built.build(policy(set={"B": "b"}), {}) == {b"A": b"a", b"B": b"b"}
     assert built.build(policy(), {}) == {b"A": b"a"}
+
+
+def test_the_environment_of_a_place_is_made_once_a_policy() -> None:
+    built = BuiltEnvironments({"A": "a", "B": "b"})
+    one, other = policy(), policy(exclude=("B",))
+    found = built.of_place(one, {"TMPDIR": "/t"})
+    assert found == {b"A": b"a", b"B": b"b", b"TMPDIR": b"/t"}
+    assert built.of_place(one, {"TMPDIR": "/t"}) is found
+    assert built.of_place(one, {"TMPDIR": "/u"}) == {**found, b"TMPDIR": b"/u"}
+    assert built.of_place(other, {"TMPDIR": "/t"}) == {b"A": b"a", b"TMPDIR": b"/t"}
+    for number in range(env_policy._MOST_PLACES + 1):
+        built.of_place(one, {"TMPDIR": f"/{number}"})
+    assert len(built._of_places) <= env_policy._MOST_PLACES
+
+
+def test_what_a_client_sets_is_not_remembered_for_a_place() -> None:
+    built, secret = BuiltEnvironments({}), policy(set={"B": "secret"})
+    assert built.of_place(secret, {}) == {b"B": b"secret"}
+    assert not built._of_places

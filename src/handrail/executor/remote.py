@@ -336,7 +336,7 @@ class RemoteExecutor(Executor):
         params = self._words(request)
         params |= {
             "processId": request.process_id,
-            "cwd": path_uri.to_uri(os.fsencode(request.cwd)),
+            "cwd": _uri(request.cwd),
             "tty": request.tty,
             "pipeStdin": request.pipe_stdin and not request.tty,
         }
@@ -459,6 +459,12 @@ def _word(word: str | bytes) -> str:
 
 def _percent(word: str | bytes) -> str:
     return percent_words.encode(os.fsencode(word))
+
+
+@lru_cache(maxsize=64)
+def _uri(path: str) -> str:
+    """The URI of a directory, in which most commands of a workspace start."""
+    return path_uri.to_uri(os.fsencode(path))
 
 
 @lru_cache(maxsize=64)

@@ -135,7 +135,11 @@ class RemoteSession(BufferedSession):
             data = codec.decode_base64(output.chunk, "chunk")
             self._take(output.seq, Output(output.stream, data))
         elif method == "process/exited":
-            gone = msgspec.convert(params, ExitedNotification)
+            gone = (
+                params
+                if isinstance(params, ExitedNotification)
+                else msgspec.convert(params, ExitedNotification)
+            )
             self._take(
                 gone.seq,
                 Exited(
@@ -147,7 +151,12 @@ class RemoteSession(BufferedSession):
                 ),
             )
         elif method == "process/closed":
-            self._take(msgspec.convert(params, ClosedNotification).seq, Closed())
+            closed = (
+                params
+                if isinstance(params, ClosedNotification)
+                else msgspec.convert(params, ClosedNotification)
+            )
+            self._take(closed.seq, Closed())
         elif self._network is not None and self._network.decided is not None:
             made = msgspec.convert(params, PolicyDecisionNotification)
             self._network.decided(made.decision, made.host, made.port)

@@ -39,6 +39,8 @@ _MOST_NAMES = 256
 _LONGEST_NAME = 100
 #: For how many policies the inherited part is remembered.
 _MOST_POLICIES = 16
+#: For how many places the whole environment is remembered.
+_MOST_PLACES = 128
 
 
 class NulInValue(ValueError):
@@ -107,6 +109,7 @@ class BuiltEnvironments:
         """``own``: what they inherit from, which does not change."""
         self._own = own
         self._inherited: dict[tuple[object, ...], dict[bytes, bytes]] = {}
+        self._of_places: dict[tuple[object, ...], tuple[EnvPolicy, dict[bytes, bytes]]] = {}
 
     def build(self, policy: EnvPolicy | None, overlay: Mapping[str, str]) -> dict[bytes, bytes]:
         """``build``, as bytes; raises NulInValue."""
@@ -121,6 +124,22 @@ class BuiltEnvironments:
                 self._inherited.clear()
             inherited = self._inherited[key] = _encoded(build(policy, {}, self._own))
         return inherited | _encoded(build(None, overlay, {}))
+
+    def of_place(self, policy: EnvPolicy, variables: Mapping[str, str]) -> dict[bytes, bytes]:
+        """``build`` with variables of our own, such as those of a workspace; not to be changed.
+
+        Of one policy for each place, the same object from one command to the next.
+        """
+        key = tuple(variables.items())
+        known = self._of_places.get(key)
+        if known is not None and known[0] is policy:
+            return known[1]
+        env = self.build(policy, variables)
+        if not policy.set:
+            if len(self._of_places) >= _MOST_PLACES:
+                self._of_places.clear()
+            self._of_places[key] = policy, env
+        return env
 
 
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import lru_cache
 
 from handrail.start_errors import SpawnFailed
 
@@ -38,16 +39,15 @@ def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
     if b"/" in name:
         return name
     denied = False
-    paths = [
-        entry + b"/" + name if entry else b"./" + name
-        for entry in env.get(b"PATH", DEFAULT_PATH).split(b":")
-    ]
-    for path in paths:  # an answer is quicker than an exception, and most directories have none
+    places = _places(env.get(b"PATH", DEFAULT_PATH))
+    for place in places:  # an answer is quicker than an exception, and most directories have none
+        path = place + name
         if os.access(path, os.X_OK, dir_fd=cwd, effective_ids=True) and stat.S_ISREG(
             _mode(path, cwd)
         ):
             return path
-    for path in paths:
+    for place in places:
+        path = place + name
         try:
             mode = os.stat(path, dir_fd=cwd).st_mode
         except OSError:
@@ -57,6 +57,12 @@ def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
         denied = True
     number = errno.EACCES if denied else errno.ENOENT
     raise spawn_failed(name, number)
+
+
+@lru_cache(maxsize=16)
+def _places(path: bytes) -> tuple[bytes, ...]:
+    """What a name is put behind, for each entry of a PATH; most commands have the same one."""
+    return tuple([entry + b"/" if entry else b"./" for entry in path.split(b":")])
 
 
 def _mode(path: bytes, cwd: int) -> int:

@@ -44,6 +44,8 @@ from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.network.managed.porter_life import PorterLife
+    from handrail.process.env_policy import EnvPolicy
+    from handrail.protocol.process import EnvPolicyParams
     from handrail.sandbox.choose_sandbox import Sandbox
     from handrail.sandboxed_files.plan import FileSandboxes
     from handrail.sandboxed_files.pool import FileHelper
@@ -87,6 +89,8 @@ class Server:
         #: Without the variable that only configures our keepers.
         self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.environments = BuiltEnvironments(self.own_environment)
+        #: What the last start asked for of its environment, and that as it is applied.
+        self.last_policy: tuple[EnvPolicyParams, EnvPolicy] | None = None
         #: The workspaces that it holds for a fleet.
         self.workspaces: Workspaces | None = None
         self.pool = FilePool()

@@ -7,6 +7,7 @@ stream, and the base64 is sent as a part of its own, never copied into a string.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -29,6 +30,7 @@ from handrail.transport.base import Transport
 if TYPE_CHECKING:
     from handrail.network.managed.start import NetworkQuestion
     from handrail.network.records import Record
+    from handrail.process.exit_status import ExitKind
     from handrail.server.host_questions import HostQuestions
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
@@ -69,10 +71,7 @@ class Notifier:
         code = b"-1" if info is None or info.code is None else b"%d" % info.code
         extra = b""
         if self.extended:
-            extra = b',"exit":%b,"usage":%b' % (
-                encode(exit_shape(child)),
-                encode(usage_shape(child)),
-            )
+            extra = b',"exit":%b,"usage":%b' % (_exit(child), encode(usage_shape(child)))
             if child.ending.verdict is not None:
                 extra += b',"denials":%b' % encode(denial_shapes(child))
         if child.output.ended:
@@ -131,17 +130,36 @@ def exit_shape(child: Child) -> ExitShape | None:
     info = child.exit
     if info is None:
         return None
-    kind = info.kind.value
-    if info.limit is not None:
-        ended = "exited" if info.signal is None else "signaled"
-        kind = LIMIT_KINDS.get(info.limit, ended)
+    return _exit_shape(info.kind, info.code, info.signal, info.core_dumped, info.limit)
+
+
+def _exit_shape(
+    kind: ExitKind, code: int | None, signal: str | None, core_dumped: bool, limit: str | None
+) -> ExitShape:
+    said = kind.value
+    if limit is not None:
+        said = LIMIT_KINDS.get(limit, "exited" if signal is None else "signaled")
     return ExitShape(
-        kind=kind,
-        code=info.code,
-        signal=info.signal,
-        core_dumped=info.core_dumped,
-        limit=UNSET if info.limit is None else LIMITS[info.limit],
+        kind=said,
+        code=code,
+        signal=signal,
+        core_dumped=core_dumped,
+        limit=UNSET if limit is None else LIMITS[limit],
     )
+
+
+def _exit(child: Child) -> bytes:
+    """``exit_shape``, encoded."""
+    info = child.ending.exit
+    if info is None:
+        return b"null"
+    return _encoded_exit(info.kind, info.code, info.signal, info.core_dumped, info.limit)
+
+
+@lru_cache(maxsize=64)
+def _encoded_exit(*of_info: Any) -> bytes:
+    """Most commands end in one of a few ways."""
+    return encode(_exit_shape(*of_info))
 
 
 def denied(child: Child) -> bool:

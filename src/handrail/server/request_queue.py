@@ -254,15 +254,15 @@ class RequestQueue:
             if not by_thread and call.arrived - self._answered < QUICK_SECONDS:
                 self._poll(monotonic() + NEAR_SECONDS)
 
-    def gather(self) -> None:
+    def gather(self, *, at_once: bool) -> None:
         """Called by a request: send its answer together with what follows it, a moment later.
 
         A client that wants the end of a short command is woken once instead of twice.  Only for
-        one that waits for nothing else.
+        one that waits for nothing else.  ``at_once``: what follows is known, and needs no timer.
         """
         if self._unanswered == 1:
             self._gathers = True
-            self._conn.transport.gather(GATHER_SECONDS)
+            self._conn.transport.gather(0.0 if at_once else GATHER_SECONDS)
 
     def _poll(self, until: float) -> None:
         self._awake_until = until

@@ -109,8 +109,9 @@ def output_of(
 
     ``final``: no more of it will come.
     """
-    later = Later(kept, secrets, text=text)
-    return later if kept.in_file and final else later.read()
+    if kept.in_file and final:
+        return Later(kept, secrets, text=text)
+    return kept.text(secrets) if text else kept.take()
 
 
 def shown_last_line(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from handrail.errors import ConnectionLost, LocalProtocolError, RpcError
 from handrail.executor.client.rpc import MOST_CALLS, CallTimedOut, RpcConnection
@@ -169,6 +170,8 @@ def test_calls_under_way_are_bounded_and_one_is_kept_for_cleaning_up() -> None:
         '{"id": -3, "method": "x"}',
         '{"id": "s", "method": "x"}',
         "[]",
+        '{"method":"process/output","params"',
+        '{"method":"process/closed","params":{"processId":"p","seq":"one"}}',
     ],
 )
 def test_a_peer_that_breaks_the_protocol_loses_the_connection(message: str) -> None:
@@ -179,6 +182,26 @@ def test_a_peer_that_breaks_the_protocol_loses_the_connection(message: str) -> N
         with pytest.raises(ConnectionLost, match="broke the protocol"):
             await waiting
         assert len(line.closed) == 1
+
+    run(main)
+
+
+def test_news_of_a_process_come_with_their_shape_whatever_they_travel_as() -> None:
+    async def main(line: Line) -> None:
+        text = '{"method":"process/exited","params":{"processId":"p","seq":1,"exitCode":0}}'
+        closed = '{"method":"process/closed","params":{"processId":"p","seq":2,"heldOpen":true}}'
+        output = '{"method":"process/output","params":{"processId":"p","seq":3,'
+        output += '"stream":"stdout","chunk":"eA=="}}'
+        for said in (text.replace("}}", ',"sandboxDenied":false}}'), closed, output):
+            for form in (said, said.encode(), bytearray(said.encode())):
+                line.rpc.message(form)
+        assert [(method, params.seq) for method, params in line.notes] == [
+            *[("process/exited", 1)] * 3,
+            *[("process/closed", 2)] * 3,
+            *[("process/output", 3)] * 3,
+        ]
+        assert line.notes[0][1].exit is UNSET
+        assert line.notes[3][1].held_open is True
 
     run(main)
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from handrail.process.child import Child
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.starting import Starting
+from handrail.server.request_queue import GATHER_SECONDS, RequestQueue
 from handrail.transport.memory import MemoryTransport
 from tests.support.clients import MemoryClient, Refused, chunks_of
 from tests.support.eventually import spin
@@ -448,14 +450,15 @@ async def test_the_answer_is_held_back_for_a_client_that_wants_the_end_alone(
     """Not without another process, which keeps the machine busy, nor for one that asks more."""
     told: list[str] = []
 
-    def gather(transport: MemoryTransport, seconds: float = 0.0) -> None:
-        if seconds:
-            told.append("held")
+    def gather(queue: RequestQueue, *, at_once: bool) -> None:
+        told.append("held")
+        really(queue, at_once=at_once)
 
     def write_gathered(transport: MemoryTransport) -> None:
         told.append("written")
 
-    monkeypatch.setattr(MemoryTransport, "gather", gather)
+    really = RequestQueue.gather
+    monkeypatch.setattr(RequestQueue, "gather", gather)
     monkeypatch.setattr(MemoryTransport, "write_gathered", write_gathered)
     async with serving() as served:
         client, other = await served.client(), await served.client()
@@ -483,3 +486,22 @@ async def test_the_answer_is_held_back_for_a_client_that_wants_the_end_alone(
         assert told == ["held"]
         await client.call("environment/status")
         assert told == ["held", "written"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_answer_whose_news_are_there_is_held_back_without_a_timer(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[float] = []
+
+    def gather(transport: MemoryTransport, seconds: float = 0.0) -> None:
+        held.append(seconds)
+
+    monkeypatch.setattr(MemoryTransport, "gather", gather)
+    monkeypatch.setattr(Launcher, "knows_exit", lambda *_: known)
+    async with serving() as served:
+        client, other = await served.client(), await served.client()
+        await other.start("busy", "sleep", "600")
+        await client.start("p", "true", gather=True)
+        await client.until_closed("p")
+        assert held[0] == (0.0 if known else GATHER_SECONDS)

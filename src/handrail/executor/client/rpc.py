@@ -27,7 +27,11 @@ from handrail.protocol import codec
 from handrail.protocol.envelope import METHOD_NOT_FOUND, ErrorResponse, Notification, Request
 from handrail.protocol.methods import POLICY_REQUEST
 from handrail.protocol.peer import Peer
-from handrail.protocol.process import OutputNotification
+from handrail.protocol.process import (
+    ClosedNotification,
+    ExitedNotification,
+    OutputNotification,
+)
 from handrail.transport.base import CLOSE_POLICY, Transport
 
 log = logging.getLogger(__name__)
@@ -41,18 +45,29 @@ RESERVED_CALLS = 1
 BREATH_BYTES = 256 * 1024
 
 
-class _OutputMessage(msgspec.Struct):
-    """By far the most frequent message, decoded without the generic path."""
-
+class _Output(msgspec.Struct):
     params: OutputNotification
 
 
-_OUTPUT: dict[type, Any] = {
-    str: '{"method":"process/output",',
-    bytes: b'{"method":"process/output",',
-    bytearray: b'{"method":"process/output",',
-}
-_read_output = msgspec.json.Decoder(_OutputMessage).decode
+class _Exited(msgspec.Struct):
+    params: ExitedNotification
+
+
+class _Closed(msgspec.Struct):
+    params: ClosedNotification
+
+
+_Read = Callable[[Any], Any]
+#: What is told of every process, decoded without the generic path: by the beginning of a message.
+_NEWS: dict[str | bytes, tuple[str, _Read]] = {}
+for _method, _kind in (
+    ("process/output", _Output),
+    ("process/exited", _Exited),
+    ("process/closed", _Closed),
+):
+    _beginning = f'{{"method":"{_method}",'
+    _NEWS[_beginning] = _NEWS[_beginning.encode()] = _method, msgspec.json.Decoder(_kind).decode
+_BEGINNING = len(_beginning)
 
 
 #: A timer may fire so much earlier than its time.
@@ -112,8 +127,11 @@ class RpcConnection:
         if self._unbroken > BREATH_BYTES:
             self._breathe()
         try:
-            if data.startswith(_OUTPUT[type(data)]):
-                self._notified("process/output", _read_output(data).params)
+            head = data[:_BEGINNING]
+            known = _NEWS.get(bytes(head) if isinstance(head, bytearray) else head)
+            if known is not None:
+                method, read = known
+                self._notified(method, read(data).params)
                 return
             message = codec.decode(data)
             if type(message) is Notification:
@@ -122,7 +140,7 @@ class RpcConnection:
                 self._requested(message)
             else:
                 self._replied(message)
-        except (RemoteProtocolError, RpcError, msgspec.ValidationError) as error:
+        except (RemoteProtocolError, RpcError, msgspec.DecodeError) as error:
             # RpcError: the params of a notification do not fit its shape.
             self.broken = True
             self.drop(f"the server broke the protocol: {error}")

@@ -302,12 +302,13 @@ class Launcher:
         else:
             self._watchers[child] = callback
 
+    def knows_exit(self, child: int) -> bool:
+        """Whether the exit of a child that is not watched is known."""
+        return self._early.get(child) is not None
+
     def take_exit(self, child: int) -> tuple[int, ...] | None:
         """The exit of a child that is not watched, once; None: it is not known."""
-        known = self._early.get(child)
-        if known is not None:
-            del self._early[child]
-        return known
+        return self._early.pop(child) if self.knows_exit(child) else None
 
     def unwatch(self, child: int) -> None:
         """Remove the callback; the exit of the child is kept for the next ``watch``."""

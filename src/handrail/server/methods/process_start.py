@@ -23,7 +23,7 @@ from handrail.process.spec import (
 from handrail.process.starting import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
-from handrail.protocol.process import LimitsParams, StartParams, StartResult
+from handrail.protocol.process import EnvPolicyParams, LimitsParams, StartParams, StartResult
 from handrail.sandbox.denial import LINUX_SECCOMP
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, NO_SANDBOX
 from handrail.server.methods import process_lookup
@@ -223,7 +223,7 @@ def _read(
     # processor does not fall asleep.
     alone = session is not None and session.table.running == 1
     if params.gather and alone and conn.server.launcher.busy:
-        conn.calls.gather()
+        conn.calls.gather(at_once=conn.server.launcher.knows_exit(child.number))
     return _result(conn, params.process_id, None if made is None else made())
 
 
@@ -357,28 +357,38 @@ def _limits(conn: Connection, given: LimitsParams) -> Limits:
 
 
 def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
-    given = params.env_policy
-    policy = None
-    if given is not None:
-        policy = env_policy.EnvPolicy(
-            inherit=env_policy.Inherit(given.inherit),
-            ignore_default_excludes=given.ignore_default_excludes,
-            exclude=tuple(given.exclude),
-            set=given.set,
-            include_only=tuple(given.include_only),
-        )
-        _check_names("envPolicy.set", given.set)
+    policy = None if params.env_policy is None else _policy(conn, params.env_policy)
     _check_names("env", params.env)
     environments, overlay = conn.server.environments, params.env
     workspaces, session = conn.server.workspaces, conn.session
     if workspaces is not None and session is not None and workspaces.has(session):
         environments, given_there = workspaces.environments, workspaces.variables(session)
+        if policy is not None and not policy.set and not params.env:
+            return environments.of_place(policy, given_there)  # as of most commands there
         named = {} if policy is None else policy.set
         overlay = {**{k: v for k, v in given_there.items() if k not in named}, **params.env}
     try:
         return environments.build(policy, overlay)
     except env_policy.NulInValue:
         raise RpcError(INVALID_PARAMS, "`env` holds a NUL character") from None
+
+
+def _policy(conn: Connection, given: EnvPolicyParams) -> env_policy.EnvPolicy:
+    """The policy of a start; the one before it if they are the same, as nearly all are."""
+    known = conn.server.last_policy
+    if known is not None and known[0] == given:
+        return known[1]
+    policy = env_policy.EnvPolicy(
+        inherit=env_policy.Inherit(given.inherit),
+        ignore_default_excludes=given.ignore_default_excludes,
+        exclude=tuple(given.exclude),
+        set=given.set,
+        include_only=tuple(given.include_only),
+    )
+    _check_names("envPolicy.set", given.set)
+    if not given.set:  # what a client sets may be secret, and is not kept
+        conn.server.last_policy = given, policy
+    return policy
 
 
 def _check_names(field: str, names: dict[str, str]) -> None:

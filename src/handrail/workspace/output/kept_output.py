@@ -28,7 +28,7 @@ class KeptOutput:
     """The first and the last half of ``limit`` bytes of output; None: all of it."""
 
     __slots__ = (
-        *("_fd", "_head", "_margin", "_spills", "_tail", "_tailed"),
+        *("_fd", "_head", "_head_cap", "_margin", "_spills", "_tail", "_tail_cap", "_tailed"),
         *("begins_cut", "limit", "missed"),
     )
 
@@ -40,6 +40,8 @@ class KeptOutput:
         #: Whether bytes are missing before the first one.
         self.begins_cut = False
         self._margin = 0 if limit is None or secrets is None else max(secrets.longest - 1, 0)
+        self._tail_cap = 0 if limit is None else limit // 2
+        self._head_cap = sys.maxsize // 4 if limit is None else limit - self._tail_cap
         self._head = _Region(self._head_cap + self._margin)
         self._tail = _Region(self._tail_cap + self._margin)
         #: Bytes behind the head, in all.
@@ -50,14 +52,6 @@ class KeptOutput:
     def __del__(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
-
-    @property
-    def _head_cap(self) -> int:
-        return sys.maxsize // 4 if self.limit is None else self.limit - self.limit // 2
-
-    @property
-    def _tail_cap(self) -> int:
-        return 0 if self.limit is None else self.limit // 2
 
     @property
     def total(self) -> int:
@@ -112,6 +106,8 @@ class KeptOutput:
 
     def take(self) -> bytes:
         """All that is kept, the ends joined."""
+        if not self._head.end and not self._tailed:
+            return b""
         if not self.in_file:
             tail = min(self._tailed, self._tail_cap)
             return self._head.read(0, self._head_cap) + self._tail.last(tail)
@@ -123,6 +119,8 @@ class KeptOutput:
 
     def text(self, secrets: Secrets) -> str:
         """Version of `shown` as text: UTF-8, with U+FFFD for what is none."""
+        if not self._head.end and not self._tailed:
+            return ""  # as of most commands on one stream at least
         if secrets or not self.in_file:
             return self.shown(secrets).decode("utf-8", "replace")
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
