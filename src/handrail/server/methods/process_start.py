@@ -286,7 +286,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         on_lag=None if params.on_lag is None else OnLag(params.on_lag),
         timeout=None
         if params.timeout_ms is None
-        else min(process_lookup.u64s("timeoutMs", params.timeout_ms) / 1000, LONGEST_TIMEOUT),
+        else min(params.timeout_ms / 1000, LONGEST_TIMEOUT),
         limits=NO_LIMITS if params.limits is None else _limits(conn, params.limits),
         group=None if conn.server.workspaces is None else _group(conn),
         detach=params.detach,
