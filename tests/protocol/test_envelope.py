@@ -48,6 +48,8 @@ UNDERSTOOD: dict[str, Message] = {
     '{"id":"x","result":{"a":1}}': Response("x", {"a": 1}),
     '{"id":1,"error":{"code":-1,"message":"no"}}': ErrorResponse(1, -1, "no"),
     '{"id":1,"error":{"code":-1,"message":"no","data":[2]}}': ErrorResponse(1, -1, "no", [2]),
+    # A notification has none, whatever stands there.
+    '{"method":"m","trace":1}': Notification("m"),
     # Trace contexts; whether they parse is not looked at here.
     '{"id":1,"method":"m","trace":null}': Request(1, "m"),
     '{"id":1,"method":"m","trace":{}}': Request(1, "m", None, Trace()),
@@ -103,6 +105,8 @@ MALFORMED = [
     '{"id":1,"error":{"code":1.0,"message":"no"}}',
     '{"id":1,"error":{"code":true,"message":"no"}}',
     '{"id":1,"error":{"code":1,"message":null}}',
+    f'{{"id":1,"error":{{"code":{MAX + 1},"message":"no"}}}}',
+    f'{{"id":1,"error":{{"code":{MIN - 1},"message":"no"}}}}',
     # traces of a wrong type
     '{"id":1,"method":"m","trace":"00-1-2-03"}',
     '{"id":1,"method":"m","trace":[]}',

@@ -87,6 +87,8 @@ class Replacement:
         self._bits = 0
         if by_rename and dir_fd is not None:
             found = _resolve_links(os.dup(dir_fd), raw, follow)
+        elif follow and raw == b"/":
+            raise os_error(errno.EISDIR)
         else:
             found = _resolve_links(*open_parent(raw, follow=follow, dir_fd=dir_fd), follow)
         self._directory, self._name, status = found

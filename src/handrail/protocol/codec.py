@@ -14,9 +14,10 @@ never copied into another string.
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 import pybase64
@@ -24,6 +25,7 @@ import pybase64
 from handrail.errors import RemoteProtocolError, RpcError
 from handrail.protocol import large_payload
 from handrail.protocol.envelope import INVALID_PARAMS, Message, RequestId, classify
+from handrail.protocol.struct_base import U64_MAX, Unsigned
 
 MAX_VALUES = 262_144
 MAX_DEPTH = 127
@@ -128,14 +130,9 @@ def _constant(name: str) -> Any:
     raise _Refused(f"{name} is not a JSON value")
 
 
-def _float(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise _Refused("a number of the message is out of range")
-    return value
-
-
-_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+# A number beyond a double's range is read as infinite: it is JSON, and the peer (0.169.0) refuses
+# it only where a shape asks for another type.
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 _scan = _decoder.scan_once  # type: ignore[attr-defined]  # public by name, missing in the stubs
 
 
@@ -209,9 +206,39 @@ def _has_lone_surrogate(value: Any) -> bool:
 def convert(params: Any, shape: type[T]) -> T:
     """Check params against a shape; raises RpcError -32602 that names the field."""
     try:
-        return msgspec.convert(params, shape)
+        found = msgspec.convert(params, shape)
     except msgspec.ValidationError as error:
         raise RpcError(INVALID_PARAMS, f"invalid params: {error}") from None
+    _check_bounds(found, shape, "$")
+    return found
+
+
+def _check_bounds(value: Any, shape: type[Any], place: str) -> None:
+    """Refuse an ``Unsigned`` above 64 bits, in the shape and in shapes that are its members."""
+    for name, wire_name, inner in _unsigned_members(cast("Hashable", shape)):
+        member = getattr(value, name)
+        if member is None:
+            continue
+        where = f"{place}.{wire_name}"
+        if inner is not None:
+            _check_bounds(member, inner, where)
+        elif member > U64_MAX:
+            raise RpcError(INVALID_PARAMS, f"invalid params: {where} does not fit 64 bits")
+
+
+@cache
+def _unsigned_members(shape: Hashable) -> tuple[tuple[str, str, type[Any] | None], ...]:
+    """The members to check: name, name on the wire, and the shape of one that is an object."""
+    found: list[tuple[str, str, type[Any] | None]] = []
+    for member in msgspec.structs.fields(cast("type[msgspec.Struct]", shape)):
+        kinds = (member.type, *get_args(member.type))
+        if Unsigned in kinds:
+            found.append((member.name, member.encode_name, None))
+        for kind in kinds:
+            is_shape = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+            if is_shape and _unsigned_members(cast("Hashable", kind)):
+                found.append((member.name, member.encode_name, kind))
+    return tuple(found)
 
 
 def decode_base64(text: str, field: str) -> bytes:

@@ -7,7 +7,7 @@ first, then ``result``, then ``error``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
@@ -31,8 +31,8 @@ SANDBOX_UNAVAILABLE = "sandboxUnavailable"
 #: Ours: no room for a workspace; ``data.what`` says of which resource.
 NO_ROOM = -32020
 
-_MIN_ID = -(2**63)
-_MAX_ID = 2**63 - 1
+_MIN_INT64 = -(2**63)
+_MAX_INT64 = 2**63 - 1
 
 
 class Trace(Struct, frozen=True):
@@ -85,8 +85,8 @@ def classify(value: Any) -> Message:
         method = value["method"]
         if type(method) is not str:
             raise RemoteProtocolError("`method` must be a string")
-        trace = _trace(value["trace"]) if "trace" in value else None
         if "id" in value:
+            trace = _trace(value["trace"]) if "trace" in value else None
             return Request(_id(value["id"]), method, value.get("params"), trace)
         return Notification(method, value.get("params"))
     if "id" not in value:
@@ -98,15 +98,19 @@ def classify(value: Any) -> Message:
     if type(error) is not dict:
         raise RemoteProtocolError("a message needs a `method`, a `result` or an `error` object")
     code, message = error.get("code"), error.get("message")
-    if type(code) is not int or type(message) is not str:
-        raise RemoteProtocolError("an `error` needs an integer `code` and a string `message`")
+    if not _is_int64(code) or type(message) is not str:
+        raise RemoteProtocolError("an `error` needs a 64-bit `code` and a string `message`")
     return ErrorResponse(request_id, code, message, error.get("data"))
 
 
 def _id(value: Any) -> RequestId:
-    if type(value) is str or (type(value) is int and _MIN_ID <= value <= _MAX_ID):
+    if isinstance(value, str) or _is_int64(value):
         return value
     raise RemoteProtocolError("`id` must be a string or a signed 64-bit integer")
+
+
+def _is_int64(value: Any) -> TypeGuard[int]:
+    return type(value) is int and _MIN_INT64 <= value <= _MAX_INT64
 
 
 def _trace(value: Any) -> Trace | None:

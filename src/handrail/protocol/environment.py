@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from handrail.protocol.struct_base import Wire
+from handrail.protocol.struct_base import Unsigned, Wire
 
 
 class InitializeParams(Wire):
@@ -17,7 +17,7 @@ class InitializeParams(Wire):
     #: Ours: asks for (null) or presents the secret that lets a client take a session over.
     resume_secret: str | UnsetType | None = UNSET
     #: Ours: how long the session outlives its connection, bounded by the server.
-    detach_ttl_ms: Annotated[int, Meta(ge=0)] | None = None
+    detach_ttl_ms: Unsigned | None = None
 
 
 class Shell(Wire):
@@ -70,7 +70,7 @@ class DetachParams(Wire, forbid_unknown_fields=True):
     """
 
     #: How long its processes may go on; absent or null: until they end.
-    keep_ms: Annotated[int, Meta(ge=0)] | None = None
+    keep_ms: Unsigned | None = None
     #: The ids of the processes whose results are wanted; absent: all, also of those that this
     #: connection starts from now on.
     processes: list[str] | None = None

@@ -12,6 +12,6 @@ class Wire(Struct, rename="camel", kw_only=True):
 
 
 U64_MAX = 2**64 - 1
-#: An unsigned number; the upper bound exceeds what msgspec checks and is checked by hand.
+#: An unsigned number; its upper bound exceeds what msgspec checks: ``codec.convert`` has it.
 Unsigned = Annotated[int, Meta(ge=0)]
 U16 = Annotated[int, Meta(ge=0, le=65_535)]

@@ -21,7 +21,6 @@ from handrail.protocol import codec, http_url
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
 from handrail.protocol.http import HeaderParams, HeaderShape, HttpRequestParams
 from handrail.protocol.methods import Lane
-from handrail.protocol.struct_base import U64_MAX
 from handrail.server.http_out.client import Answer, BodyFailed, Header, HttpCall, HttpFailed
 from handrail.server.raw_results import Parts
 
@@ -83,8 +82,6 @@ def http_request(conn: Connection, params: HttpRequestParams) -> Coroutine[Any, 
     body = b""
     if params.body_base64 is not None:
         body = codec.decode_base64(params.body_base64, "bodyBase64")
-    if params.timeout_ms is not None and params.timeout_ms > U64_MAX:
-        raise RpcError(INVALID_PARAMS, "`timeoutMs` is out of range")
     if not params.stream_response:
         return _whole(conn, _call(conn, params, body), params.timeout_ms)
     request_id = params.request_id

@@ -54,9 +54,7 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
 
 
 async def process_terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
-    grace = min(
-        (process_lookup.u64("graceMs", params.grace_ms) or 0) / 1000, process_lookup.LONGEST_WAIT
-    )
+    grace = min((params.grace_ms or 0) / 1000, process_lookup.LONGEST_WAIT)
     session = conn.session
     child = process_lookup.entry(conn, params.process_id)
     if isinstance(child, Starting):

@@ -8,7 +8,6 @@ from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.starting import Starting
 from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
-from handrail.protocol.struct_base import U64_MAX
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -51,16 +50,3 @@ async def changed(conn: Connection, child: Child, seconds: float) -> None:
         raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
     if conn.session.ended:
         raise RpcError(INVALID_REQUEST, "the session was closed")
-
-
-def u64s(field: str, value: int) -> int:
-    """Check that a given number fits the wire's 64 bits."""
-    u64(field, value)
-    return value
-
-
-def u64(field: str, value: int | None) -> int | None:
-    """Like `u64s`, for a number that may be absent."""
-    if value is not None and value > U64_MAX:
-        raise RpcError(INVALID_PARAMS, f"invalid params: `{field}` does not fit 64 bits")
-    return value

@@ -106,7 +106,7 @@ def _memory(ours: dict[str, Any]) -> tuple[tuple[SavedRule, ...], Targets, Targe
 
 
 def _decision_ms(given: NetworkProxyParams) -> int | None:
-    timeout = process_lookup.u64("policyDecisionTimeoutMs", given.policy_decision_timeout_ms)
+    timeout = given.policy_decision_timeout_ms
     if timeout == 0:
         raise RpcError(INVALID_PARAMS, "network policy decision callback timeout must be nonzero")
     return timeout

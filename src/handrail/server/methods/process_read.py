@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 def process_read(conn: Connection, params: ReadParams) -> Any:
     child = process_lookup.child(conn, params.process_id)
-    after = process_lookup.u64("afterSeq", params.after_seq) or 0
-    most = process_lookup.u64("maxBytes", params.max_bytes)
-    wait = min(
-        (process_lookup.u64("waitMs", params.wait_ms) or 0) / 1000, process_lookup.LONGEST_WAIT
-    )
+    after = params.after_seq or 0
+    most = params.max_bytes
+    wait = min((params.wait_ms or 0) / 1000, process_lookup.LONGEST_WAIT)
     if child.output.waits:
         child.output.acknowledge(1, after)
     result = _read_now(conn, child, after, most, last_chance=wait == 0)

@@ -26,7 +26,6 @@ from handrail.protocol.environment import (
     TemporaryResult,
 )
 from handrail.results import store
-from handrail.server.methods import process_lookup
 from handrail.server.methods.process_start import LONGEST_TIMEOUT
 from handrail.server.results import owned
 from handrail.version import __version__
@@ -40,7 +39,7 @@ def initialize(conn: Connection, params: InitializeParams) -> InitializeResult:
         raise RpcError(INVALID_REQUEST, "initialize may only be sent once per connection")
     sessions = conn.server.sessions
     info = conn.server.environment_info()
-    ttl_ms = process_lookup.u64("detachTtlMs", params.detach_ttl_ms)
+    ttl_ms = params.detach_ttl_ms
     secret = params.resume_secret
     wants_secret = not isinstance(secret, UnsetType)
     conn.notifier.extended = wants_secret or ttl_ms is not None
@@ -79,7 +78,7 @@ async def session_close(conn: Connection, params: Empty) -> Nothing:
 def session_detach(conn: Connection, params: DetachParams) -> Nothing:
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
-    keep_ms = process_lookup.u64("keepMs", params.keep_ms)
+    keep_ms = params.keep_ms
     keep = None if keep_ms is None else min(keep_ms / 1000, LONGEST_TIMEOUT)
     conn.server.sessions.leave(session, keep, params.processes)
     return NOTHING
