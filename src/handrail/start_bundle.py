@@ -65,6 +65,8 @@ _computed: "dict[str | tuple[object, ...], bytes]" = {}
 _called: "set[tuple[str, int, str]]" = set()
 #: The file that is used, and where its codes begin.
 _used = -1, 0
+#: The modules in it.
+_entries: "dict[str, Entry]" = {}
 #: Functions in the place of those that could not be found to be given their code, by its offset.
 _instead: "dict[int, FunctionType]" = {}
 
@@ -201,6 +203,7 @@ def use(kind: str = COMMAND) -> None:
         finder = _Finder(fd, start, entries, libraries)
         sys.meta_path.insert(0, finder)
         finder.take_over()
+        _entries.update(entries)
         _generated.update(generated)
         _patterns.update(patterns)
         _computed.update(computed)
@@ -214,6 +217,11 @@ def use(kind: str = COMMAND) -> None:
 
         # Found there before the built-in function.
         vars(dataclasses)["exec"] = _execute
+
+
+def has(name: str) -> bool:
+    """Whether a module is in the file that is used."""
+    return name in _entries
 
 
 def _compile_patterns_once() -> None:
