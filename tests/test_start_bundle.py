@@ -22,7 +22,7 @@ import handrail.sandbox.profile as profile
 from handrail.sandbox.light_dataclass import Choice
 start_bundle.make()
 assert profile.__cached__ == cache_from_source(profile.__file__)
-print(type(profile.__spec__.loader).__name__, profile.__file__, profile.workspace_write.__doc__[:4])
+print(type(profile.__spec__.loader).__name__, profile.__file__, profile.AT_ROOT.split()[0])
 """
 
 
@@ -49,14 +49,14 @@ def test_made_by_one_start_and_used_by_the_next(place: Path) -> None:
     loader, file, text = start(place)
     assert loader == "_Loader"
     assert file == str(place / "handrail/sandbox/profile.py")
-    assert text == "Read"
+    assert text == "a"
     assert [path.name for path in bundle.parent.glob("start.*")] == [bundle.name]
 
 
 def test_changed_source_or_broken_file_is_imported_as_usual_and_made_anew(place: Path) -> None:
     start(place)
     source = place / "handrail/sandbox/profile.py"
-    source.write_text(source.read_text().replace('"""Read everything;', '"""NEW everything;'))
+    source.write_text(source.read_text().replace('"a workspace at', '"NEW workspace at'))
     assert start(place)[::2] == ["SourceFileLoader", "NEW"]
     assert start(place)[::2] == ["_Loader", "NEW"]
     bundle = place / "handrail/__pycache__" / f"start.{sys.implementation.cache_tag}"
@@ -271,7 +271,7 @@ def test_function_that_no_start_calls_gets_its_code_with_its_first_call(place: P
         "import asyncio, inspect, sys\n"
         f"sys.path.insert(0, {str(place)!r})\n"
         "from handrail import start_bundle\n"
-        "start_bundle.use()\n"
+        "start_bundle.use(start_bundle.SERVER)\n"
         "start_bundle.note()\n"
         "import handrail.probe as probe, handrail.sandbox.profile\n"
         "probe.used(1)\n"
@@ -300,3 +300,75 @@ def test_function_that_no_start_calls_gets_its_code_with_its_first_call(place: P
     usual, ours = start(), start()
     assert usual[1] == "[True, True, True]\n"
     assert ours == (usual[0], "[True, False, False]\n")
+
+
+NOTED = """
+from __future__ import annotations
+
+class Thing:
+    'A thing.'
+    size: int = 1
+
+    def method(self, a: str, *, b: int = 2) -> tuple[str, int]:
+        'Method.'
+        return a, b
+
+def pairs(a="a", b="int") -> None:
+    return a, b
+
+def around(value: int) -> int:
+    'A function with another in it.'
+    def inside(more: int = 3, *rest: str, **named: bool) -> int:
+        'It closes over a value.'
+        return value + more
+    return inside
+
+def text() -> str:
+    'Returned.'
+    return 'Returned.', ('return', 'str')
+"""
+
+
+def test_functions_of_a_command_have_neither_annotations_nor_documentation(place: Path) -> None:
+    (place / "handrail/probe.py").write_text(NOTED)
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(place)!r})\n"
+        "from handrail import start_bundle\n"
+        "start_bundle.use()\n"
+        "import handrail.probe as probe, handrail.sandbox.profile\n"
+        "start_bundle.make()\n"
+        "thing, inside = probe.Thing(), probe.around(4)\n"
+        "print(thing.method('x', b=5), probe.pairs(), inside(), inside(1), probe.text())\n"
+        "print(probe.Thing.__annotations__, probe.Thing.__doc__)\n"
+        "functions = probe.Thing.method, probe.pairs, probe.around, inside, probe.text\n"
+        "print([(f.__annotations__, f.__doc__) for f in functions], file=sys.stderr)\n"
+    )
+
+    def start() -> tuple[str, str]:
+        argv = [sys.executable, "-I", "-S", "-c", script]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        return done.stdout, done.stderr
+
+    usual, ours = start(), start()
+    assert "'return': 'tuple[str, int]'" in usual[1]
+    assert ours == (usual[0], f"{[({}, None)] * 5}\n")
+
+
+def test_what_later_starts_know_is_not_noted(place: Path) -> None:
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(place)!r})\n"
+        "from handrail import start_bundle\n"
+        "start_bundle.use()\n"
+        "start_bundle.note()\n"
+        "def again(): pass\n"
+        "def once(): return b'text'\n"
+        "print(start_bundle.computed(('once', 1), once), start_bundle.unnoted(once))\n"
+        "again()\n"
+        "start_bundle.noted()\n"
+        "print(*sorted(name for file, _, name in start_bundle._called if file == '<string>'))\n"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["b'text' b'text'", "again"]

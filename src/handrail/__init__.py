@@ -218,7 +218,11 @@ def __getattr__(name: str) -> object:
 
 def _is_module(name: str) -> bool:
     from os import path
+    from sys import modules
 
+    bundle = modules.get("handrail.start_bundle")
+    if bundle is not None and bundle.has(f"handrail.{name}"):
+        return True  # `handrail run` asks for several
     place = path.join(__path__[0], name)
     return path.exists(f"{place}.py") or path.isdir(place)
 

@@ -27,22 +27,26 @@ import marshal
 import os
 import sys
 from _frozen_importlib import ModuleSpec
-from _frozen_importlib_external import SourceFileLoader
+from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import CodeType, FrameType, FunctionType, ModuleType
-    from typing import Any
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
     #: Source, its time and size, whether it is a package, and where in the file its code is.
     Entry = tuple[str, int, int, bool, int, int]
+    #: A C module of the standard library, its time and size.
+    Library = tuple[str, int, int]
 
 _PACKAGE = os.path.dirname(__file__)
 #: The file of a command, with modules of ours, and that of a server, with all.
 COMMAND, SERVER = "start", "serve"
 #: Changed with the form of the files: this module is not in them, so it is not compared.
-_FORM = 7
+_FORM = 8
 #: The bytes of the number that the file begins with: the size of its table.  Codes follow that.
 NUMBER = 4
 #: What ``call_later`` is in the modules of the file: no import, which fails while a program ends.
@@ -56,11 +60,13 @@ _generated: "dict[str, CodeType]" = {}
 #: What regular expressions are made of, by their text and flags.
 _patterns: "dict[tuple[str | bytes, int], tuple[Any, ...]]" = {}
 #: What was computed, and is the same in each start.
-_computed: "dict[str, bytes]" = {}
+_computed: "dict[str | tuple[object, ...], bytes]" = {}
 #: The functions that were called in a start that is to be written: file, line and name.
 _called: "set[tuple[str, int, str]]" = set()
 #: The file that is used, and where its codes begin.
 _used = -1, 0
+#: The modules in it.
+_entries: "dict[str, Entry]" = {}
 #: Functions in the place of those that could not be found to be given their code, by its offset.
 _instead: "dict[int, FunctionType]" = {}
 
@@ -85,10 +91,13 @@ class _Loader(SourceFileLoader):
 class _Finder:
     """Finds and loads what is in the file, which stays open."""
 
-    def __init__(self, fd: int, start: int, entries: "dict[str, Entry]") -> None:
+    def __init__(
+        self, fd: int, start: int, entries: "dict[str, Entry]", libraries: "dict[str, Library]"
+    ) -> None:
         self._fd = fd
         self._start = start
         self._entries = entries
+        self._libraries = libraries
         self._usual: Any = vars(_frozen_importlib).get("_find_and_load")
 
     def find_spec(
@@ -100,7 +109,7 @@ class _Finder:
         """Called by the import system."""
         entry = self._entries.get(name)
         if entry is None:
-            return None
+            return self._library(name)
         source, _, _, package, offset, size = entry
         loader = _Loader(name, source)
         loader.bundle = self._fd, size, self._start + offset
@@ -111,6 +120,15 @@ class _Finder:
         spec.cached = f"{folder}/__pycache__/{file[:-3]}.{sys.implementation.cache_tag}.pyc"
         if package:
             spec.submodule_search_locations = [folder]
+        return spec
+
+    def _library(self, name: str) -> "ModuleSpec | None":
+        """A C module, which the import system would look for in each directory of the path."""
+        found = self._libraries.get(name)
+        if found is None:
+            return None
+        spec = ModuleSpec(name, ExtensionFileLoader(name, found[0]), origin=found[0])
+        spec.has_location = True
         return spec
 
     def take_over(self) -> None:
@@ -174,16 +192,18 @@ def use(kind: str = COMMAND) -> None:
         fd = os.open(place(kind), os.O_RDONLY | os.O_CLOEXEC)
         start = NUMBER + int.from_bytes(os.pread(fd, NUMBER, 0), "big")
         table = marshal.loads(os.pread(fd, start - NUMBER, NUMBER))  # noqa: S302 (as any import does)
-        facts, entries, generated, patterns, computed, size = table
+        facts, entries, libraries, generated, patterns, computed, size = table
+        files = *entries.values(), *libraries.values()
         whole = os.fstat(fd).st_size == start + size
-        valid = whole and facts == made_for(kind) and all(map(_is_current, entries.values()))
+        valid = whole and facts == made_for(kind) and all(map(_is_current, files))
     except (OSError, ValueError, EOFError, TypeError, MemoryError):
         valid = False
     if valid:
         _used = fd, start
-        finder = _Finder(fd, start, entries)
+        finder = _Finder(fd, start, entries, libraries)
         sys.meta_path.insert(0, finder)
         finder.take_over()
+        _entries.update(entries)
         _generated.update(generated)
         _patterns.update(patterns)
         _computed.update(computed)
@@ -197,6 +217,11 @@ def use(kind: str = COMMAND) -> None:
 
         # Found there before the built-in function.
         vars(dataclasses)["exec"] = _execute
+
+
+def has(name: str) -> bool:
+    """Whether a module is in the file that is used."""
+    return name in _entries
 
 
 def _compile_patterns_once() -> None:
@@ -292,11 +317,11 @@ def _found(names: "Mapping[str, Any]", stub: "CodeType") -> "FunctionType | None
     return None
 
 
-def computed(name: str, compute: "Callable[[], bytes]") -> bytes:
+def computed(name: "str | tuple[object, ...]", compute: "Callable[[], bytes]") -> bytes:
     """What ``compute`` gives, which depends on nothing but our code and what is in its name."""
     found = _computed.get(name)
     if found is None:
-        found = compute()
+        found = unnoted(compute)
         if _wanted is not None:
             _computed[name] = found
     return found
@@ -319,6 +344,18 @@ def _note(frame: "FrameType", event: str, _: object) -> None:
         _called.add((code.co_filename, code.co_firstlineno, code.co_qualname))
 
 
+def unnoted(compute: "Callable[[], _T]") -> "_T":
+    """What ``compute`` gives; the next start knows it, so what it calls is not noted."""
+    noting = sys.getprofile() is _note
+    if noting:
+        sys.setprofile(None)
+    try:
+        return compute()
+    finally:
+        if noting:
+            sys.setprofile(_note)
+
+
 def noted() -> None:
     """Note no more."""
     if sys.getprofile() is _note:
@@ -339,6 +376,6 @@ def make() -> None:
         start_bundle_writer.write(kind, made_for(kind), parts, _called)
 
 
-def _is_current(entry: "Entry") -> bool:
+def _is_current(entry: "Entry | Library") -> bool:
     status = os.stat(entry[0])
     return status.st_mtime_ns == entry[1] and status.st_size == entry[2]

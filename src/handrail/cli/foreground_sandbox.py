@@ -101,6 +101,8 @@ def _start(
     guard.tell(foreground.pid)
     made.running.let_start()
     # Wanted at once when the sandbox stands.
+    import select  # noqa: F401
+
     from handrail.sandbox.syscalls import lazy_supervisor  # noqa: F401
 
     return copies, guard

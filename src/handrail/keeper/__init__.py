@@ -7,3 +7,5 @@ imports the standard library only.  Only ``process/keeper_client/spawn_children.
 #: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
 #: descendant, whatever session, group or environment it takes, so it tells us whose they are.
 RLIMIT_LOCKS = 10
+#: How many bytes a family's tag has behind a program that sets it (``seccomp/stub.py``).
+TAG_BYTES = 8

@@ -12,6 +12,7 @@ from handrail.keeper.limits import tree_watcher
 from handrail.keeper.limits.cgroups import Cgroups
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
+from handrail.sandbox.plan import mount_aliases
 from handrail.sandbox.syscalls import ARCHES
 
 #: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
@@ -127,7 +128,7 @@ def _bubblewrap() -> list[Finding]:
         ),
         _either(
             "later mounts",
-            found.apart or not probe.receives_mounts(),
+            found.apart or not probe.receives_mounts(mount_aliases.read()),
             "stay outside",
             "of the host show up in sandboxes with the permissions they have outside",
             "`mount --make-rprivate /` in a mount namespace for the server, as root",

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 
-from handrail import memory_file, own_code, private_files, private_places
+from handrail import memory_file, own_code, private_files, private_places, start_bundle
 from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 from handrail.start_errors import SandboxUnavailable
@@ -112,7 +112,7 @@ def bubblewrap() -> Bubblewrap:
     known = _remembered(key)
     if known is not None:
         return known
-    found, certain = _try(path)
+    found, certain = start_bundle.unnoted(lambda: _try(path))
     if certain:
         _remember(key, found)
     return found
@@ -168,10 +168,12 @@ def _try_apart(base: list[str]) -> bool:
         os.close(program)
 
 
-def receives_mounts() -> bool:
-    """Whether later mounts of this machine would propagate into our mount namespaces."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        return b" shared:" in (text := file.read()) or b" master:" in text
+def receives_mounts(table: bytes) -> bool:
+    """Whether later mounts would propagate into our namespaces, by the mount table of this one.
+
+    Without a table it is not known that they would not.
+    """
+    return not table or b" shared:" in table or b" master:" in table
 
 
 def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:

@@ -13,8 +13,8 @@ import pytest
 
 from handrail.keeper import fork, messages
 from handrail.keeper.limits import cgroups, group_spawn
+from handrail.keeper.seccomp import MACHINES
 from handrail.keeper.seccomp import spawn as seccomp_spawn
-from handrail.keeper.seccomp import stub as seccomp_stub
 from handrail.sandbox.syscalls import seccomp_filter
 from tests.keeper.peer import Failed, Peer, embedded, read_all
 from tests.support.processes import children
@@ -23,7 +23,7 @@ CODE = seccomp_filter.announcing(platform.machine(), watch=False)
 ALL = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 by_program = pytest.mark.skipif(
-    platform.machine() not in seccomp_stub.MACHINES, reason="children are forked here"
+    platform.machine() not in MACHINES, reason="children are forked here"
 )
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from handrail.keeper import messages
+from handrail.keeper.seccomp import MACHINES
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.keeper.seccomp import stub as seccomp_stub
 from handrail.sandbox.syscalls import notify, seccomp_filter
@@ -109,9 +110,7 @@ def test_a_forked_child_is_announced_as_well(server: Peer) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-@pytest.mark.skipif(
-    platform.machine() not in seccomp_stub.MACHINES, reason="no such program for this machine"
-)
+@pytest.mark.skipif(platform.machine() not in MACHINES, reason="no such program for this machine")
 @pytest.mark.parametrize("limits", [{}, {b"files": 32}], ids=["spawned", "forked"])
 def test_a_program_that_installs_its_filter_itself(server: Peer, limits: dict[bytes, int]) -> None:
     code = seccomp_filter.announcing(platform.machine(), watch=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from handrail.keeper import RLIMIT_LOCKS
+from handrail.keeper.seccomp import MACHINES
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.keeper.seccomp import stub as seccomp_stub
 from handrail.sandbox.syscalls import seccomp_filter
@@ -36,7 +37,7 @@ def test_parts_lie_where_the_head_says(doors: int) -> None:
     assert program.endswith(CODE)
 
 
-@pytest.mark.skipif(platform.machine() not in seccomp_stub.MACHINES, reason="there is none for it")
+@pytest.mark.skipif(platform.machine() not in MACHINES, reason="there is none for it")
 def test_without_a_line_it_says_so_and_runs_nothing(tmp_path: Path) -> None:
     place = tmp_path / "prelude"
     place.write_bytes(seccomp_stub.elf(CODE, 200))
@@ -48,13 +49,16 @@ def test_without_a_line_it_says_so_and_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.skipif(platform.machine() not in seccomp_stub.MACHINES, reason="there is none for it")
+@pytest.mark.skipif(platform.machine() not in MACHINES, reason="there is none for it")
 def test_tag_is_the_soft_limit_of_the_program_and_the_hard_one_stays() -> None:
     tag = 0x1234_5678 << 24
     hard = resource.getrlimit(RLIMIT_LOCKS)[1]
     argv = [b"/bin/sh", b"-c", b"grep locks /proc/self/limits"]
     ours, theirs = os.pipe()
-    pid, listener = seccomp_spawn.start(argv, {}, [(os.POSIX_SPAWN_DUP2, theirs, 1)], (), CODE, tag)
+    actions = [(os.POSIX_SPAWN_DUP2, theirs, 1)]
+    pid, listener = seccomp_spawn.start(
+        argv, {}, actions, (), CODE, made=lambda code, line: seccomp_stub.elf(code, line, tag)
+    )
     os.close(theirs)
     with open(ours, "rb") as file:
         words = file.read().split()

@@ -52,7 +52,7 @@ def profile(ws: Path) -> Profile:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    monkeypatch.setattr(command, "_spreading", [True])
+    monkeypatch.setattr(command, "receives_mounts", lambda table: True)
     with holding() as made:
         if not made.bwrap.apart:
             pytest.skip("this machine does not let us")

@@ -16,7 +16,7 @@ import _socket
 import fcntl
 import os
 
-from handrail.keeper.seccomp import stub as seccomp_stub
+from handrail.keeper.seccomp import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ _MOST_PRELUDES = 16
 def startable() -> bool:
     """Whether ``start`` works here: on this architecture, and where memory may be executed."""
     if not _startable:
-        _startable.append(
-            os.uname().machine in seccomp_stub.MACHINES and not _memory_is_no_program()
-        )
+        _startable.append(os.uname().machine in MACHINES and not _memory_is_no_program())
     return _startable[0]
 
 
@@ -68,24 +66,25 @@ def start(
     actions: Actions,
     signals: Iterable[int],
     code: bytes,
-    tag: int = 0,
     starter: Callable[..., int] | None = None,
+    made: Callable[[bytes, int], bytes] | None = None,
 ) -> tuple[int, int]:
     """Start a child in a session of its own under the filter; returns its pid and its listener.
 
-    With a ``tag`` its family can be found by it; a caller that starts many sets its own limit.
+    ``made``: makes the program that is run before, for the filter and the number of its line; one
+    with a tag, by which the family of the child can be found, is used once.
     ``argv[0]`` is the program's path.  ``starter`` is used instead of ``posix_spawn``
     (``spawn_thread.py``).  Raises OSError as ``posix_spawn`` does, but for a program
     that cannot be executed: its exit code is the errno then.
     """
     # Above every number that the child is given, and known to its prelude.
     number = 1 + _highest(actions)
-    prelude = _made(code, number, tag) if tag else prelude_of(code, number)
+    prelude = prelude_of(code, number) if made is None else _file(made(code, number), number)
     try:
         return start_itself(prelude, argv, env, actions, signals, number, starter)
     finally:
-        if tag:
-            os.close(prelude)  # no other child has this tag
+        if made is not None:
+            os.close(prelude)
 
 
 def start_itself(
@@ -156,16 +155,18 @@ def prelude_of(code: bytes, number: int, doors: int = 0) -> int:
         return fd
     while len(_preludes) >= _MOST_PRELUDES:
         os.close(_preludes.pop(next(iter(_preludes))))
-    fd = _preludes[which] = _made(code, number, 0, doors)
+    from handrail.keeper.seccomp import stub  # a command has one that was made before
+
+    fd = _preludes[which] = _file(stub.elf(code, number, doors=doors), number + doors)
     return fd
 
 
-def _made(code: bytes, number: int, tag: int, doors: int = 0) -> int:
+def _file(program: bytes, above: int) -> int:
     """A new fd of the program, above all fds that a child is given."""
     made = executable("handrail-prelude")
     try:
-        os.write(made, seccomp_stub.elf(code, number, tag, doors))
-        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1 + doors)
+        os.write(made, program)
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, above + 1)
     finally:
         os.close(made)
 

@@ -36,7 +36,7 @@ fork (``fork.py``).
 
 from __future__ import annotations
 
-from handrail.keeper import RLIMIT_LOCKS
+from handrail.keeper import RLIMIT_LOCKS, TAG_BYTES
 from handrail.keeper.elf_x86_64 import (
     EBX,
     EDI,
@@ -56,8 +56,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from handrail.keeper.elf_x86_64 import Data
 
-MACHINES = ("x86_64",)
-
 _PRCTL, _SECCOMP, _SENDMSG, _CLOSE, _EXECVE = 157, 317, 46, 3, 59
 _GETRLIMIT, _SETRLIMIT = 97, 160
 _WRITE, _FCNTL, _EXIT = 1, 72, 60
@@ -76,8 +74,9 @@ WORD = b"l"
 def elf(code: bytes, line: int, tag: int = 0, doors: int = 0) -> bytes:
     """The program, for a filter, the fd of its socket, and the tag of its family or 0.
 
-    ``doors``: so many files by which it enters groups are open, the first behind the socket; then
-    the program to execute comes before its arguments, and there may be no filter.
+    The tag is the last eight bytes.  ``doors``: so many files by which it enters groups are open,
+    the first behind the socket; then the program to execute comes before its arguments, and there
+    may be no filter.
     """
     # Data: the filter's descriptor, the message, its word, what is written to a door, an error,
     # the message's control part, two limits, the filter.
@@ -88,7 +87,7 @@ def elf(code: bytes, line: int, tag: int = 0, doors: int = 0) -> bytes:
         at = data_at(text)
         fail = _telling(line, at + failure) if doors else LEAVE
         check = b"\x79" + number(len(fail), 1) + fail  # jns over it
-        tagging = _tagging(at + locks, tag) if tag else b""
+        tagging = _tagging(at + locks, at + filter_at + len(code)) if tag else b""
         text = _entering(line + 1, doors, at + zero, check)
         if code:
             text += _filtering(at + program, at + core, tagging) + check
@@ -112,6 +111,8 @@ def elf(code: bytes, line: int, tag: int = 0, doors: int = 0) -> bytes:
     data[control + 12 : control + 16] = number(_SCM_RIGHTS, 4)
     data[core : core + 16] = number(CORE_BYTES, 8) * 2
     data += code
+    if tag:
+        data += number(tag, TAG_BYTES)
     return executable(text, bytes(data))
 
 
@@ -130,9 +131,12 @@ def announcing(data: Data, code: bytes, line: int) -> bytes:
 
 
 def _tagging(limit: int, tag: int) -> bytes:
-    """Set the soft limit by which descendants are found (``handrail.keeper.RLIMIT_LOCKS``)."""
+    """Set the soft limit by which descendants are found (``handrail.keeper.RLIMIT_LOCKS``).
+
+    Both are addresses.
+    """
     kind = put(EDI, RLIMIT_LOCKS) + put(ESI, limit)
-    soft = b"\x48\xb8" + number(tag, 8)  # mov rax, tag
+    soft = b"\x48\x8b\x04\x25" + number(tag, 4)  # mov rax, [tag]
     soft += b"\x48\x89\x04\x25" + number(limit, 4)  # mov [limit], rax
     return kind + call(_GETRLIMIT) + soft + kind + call(_SETRLIMIT)
 

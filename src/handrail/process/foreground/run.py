@@ -12,14 +12,15 @@ from __future__ import annotations
 import os
 import time
 
-from handrail.keeper import RLIMIT_LOCKS
+from handrail import start_bundle
+from handrail.keeper import RLIMIT_LOCKS, TAG_BYTES
 from handrail.keeper.proc_children import own_orphans
 from handrail.process import PASSED_SIGNALS, TIMEOUT_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Protocol, TypedDict
 
     from handrail.process.foreground.pty_relay import PtyRelay
@@ -368,7 +369,7 @@ def start_passing(
             spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
             actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
         if code and seccomp_spawn.startable():
-            return seccomp_spawn.start(argv, env, actions, _GIVEN_BACK, code, tag)
+            return seccomp_spawn.start(argv, env, actions, _GIVEN_BACK, code, made=_tagging(tag))
         with _tagged(tag):
             if code:
                 from handrail.keeper import fork
@@ -378,6 +379,21 @@ def start_passing(
     finally:
         for fd in spare:
             os.close(fd)
+
+
+def _tagging(tag: int) -> Callable[[bytes, int], bytes]:
+    """Makes the program that sets the tag of a family and installs a filter (``stub.py``)."""
+
+    def compute(code: bytes, line: int) -> bytes:
+        from handrail.keeper.seccomp import stub  # most starts have it made
+
+        return stub.elf(code, line, 1)
+
+    def make(code: bytes, line: int) -> bytes:
+        made = start_bundle.computed(("prelude", code, line), lambda: compute(code, line))
+        return made[:-TAG_BYTES] + tag.to_bytes(TAG_BYTES, "little")
+
+    return make
 
 
 class _tagged:  # noqa: N801 (contextlib takes a while to import)

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
 _RESOLV_CONF = b"/etc/resolv.conf"
-#: What ``spreads`` has found.
-_spreading: list[bool] = []
 
 
 def wrap(
@@ -157,12 +155,12 @@ def wrap(
             closing.append(memory(text))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*before, *program)
-        elif bwrap.apart and spreads() and joining is None:
+        elif bwrap.apart and receives_mounts(plan.mount_table) and joining is None:
             closing.append(upkeep.filter("apart", True))
             passed.append((APART_FD, closing[-1]))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         if joining is not None:
-            apart = bwrap.apart and not plan.beforehand and spreads()
+            apart = bwrap.apart and not plan.beforehand and receives_mounts(plan.mount_table)
             program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             if beside:
@@ -302,10 +300,3 @@ def _setsid() -> bytes:
         if os.path.exists(place):
             return place
     return b"setsid"
-
-
-def spreads() -> bool:
-    """Whether later mounts of this machine would show up inside; looked at once."""
-    if not _spreading:
-        _spreading.append(receives_mounts())
-    return _spreading[0]

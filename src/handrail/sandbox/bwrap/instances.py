@@ -73,9 +73,8 @@ class Instances:
 
 def _text(what: str, option: bool) -> bytes:
     if what == "apart":
-        from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
-
-        return private_mounts_stub.elf(os.geteuid(), os.getegid(), APART_FD)
+        ids = os.geteuid(), os.getegid()
+        return start_bundle.computed((what, *ids), lambda: _apart(*ids))
     if what.startswith("join"):
         from handrail.sandbox.bwrap import network_stub  # if a network is shared
 
@@ -86,6 +85,12 @@ def _text(what: str, option: bool) -> bytes:
     return start_bundle.computed(
         f"{what} {machine} {option}", lambda: _filter(what, machine, option)
     )
+
+
+def _apart(uid: int, gid: int) -> bytes:
+    from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
+
+    return private_mounts_stub.elf(uid, gid, APART_FD)
 
 
 def _filter(what: str, machine: str, option: bool) -> bytes:

@@ -13,7 +13,6 @@ Several threads may look at once: what is read while another thread takes events
 from __future__ import annotations
 
 import _thread
-import itertools
 import os
 import stat
 
@@ -32,7 +31,7 @@ OFTEN = 32
 #: So many changes are remembered for searches of the tree.
 _MOST_LOGGED = 1024
 #: No two trees ever have the same one.
-_revisions = itertools.count(1)
+_revisions = iter(range(1, 1 << 62))
 
 
 class DirectoryCache:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 
 from handrail import private_places
@@ -58,7 +57,7 @@ class Indexes:
         self._sockets: dict[bytes, SocketIndex] = {}
         #: The last patterns of a profile, by where they begin.
         self._starts: tuple[tuple[Glob, ...], dict[bytes, tuple[str, ...]]] = ((), {})
-        self._looks = itertools.count(1)
+        self._looks = iter(range(1, 1 << 62))
         #: The number of the last look, and the mount table when it began.
         self._look = 0, b""
         self.mounts = MountTable()
