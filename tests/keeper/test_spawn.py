@@ -437,3 +437,11 @@ def test_a_start_without_a_thread_left_is_made_by_the_keeper_itself(
     assert spawn_thread.get() is None
     assert descriptors(os.getpid()) == before
     assert spawn_thread._started is None  # the next start looks again
+
+
+def test_a_use_that_is_no_question_gets_no_answer(server: Peer) -> None:
+    """Its sandbox shows by itself what became of it."""
+    unknown = messages.Use(b"7", 24, 80, b"", b"/", [b"true"], {}, {})
+    messages.send(server.sock, messages.USE, 0, unknown.pack())
+    assert server.ask(messages.WHO).op == messages.DONE
+    assert server.ask(messages.USE, *unknown.pack()).op == messages.FAILED

@@ -13,7 +13,7 @@ import pytest
 
 from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.premount import possible
-from handrail.sandbox.plan.placeholders import Stale
+from handrail.sandbox.plan.placeholder_lease import Stale
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.plan_retries import Tries
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve

@@ -50,7 +50,7 @@ DUE = 17  # Due: end a child then
 PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see secret_proof.py
 SECRET = 19  # what servers that find us by our socket have to know
 ABILITIES = 20  # answered by Abilities
-USE = 21  # Use, answered by a Count or FAILED: a child that waits becomes a command
+USE = 21  # Use: a child that waits becomes a command; with a serial, answered by a Count or FAILED
 
 # What a keeper says.
 WELCOME = 32  # Welcome

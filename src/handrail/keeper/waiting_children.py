@@ -13,23 +13,26 @@ if TYPE_CHECKING:
 
 
 def use(children: Children, fd: int, serial: int, asked: messages.Use) -> None:
-    """Let a child that waits become a command, and tell the server whether it does."""
+    """Let a child that waits become a command, and tell the server whether it does, if it asks."""
     entry = children.entries.get(asked.child)
     line = None if entry is None or entry.status is not None else entry.line
     if entry is None or line is None:
-        children.failed(fd, serial, errno.ESRCH)
+        if serial:
+            children.failed(fd, serial, errno.ESRCH)
         return
     try:
         spawn.use(asked, line, entry.fds.get(b"pty"))
     except OSError as error:
-        children.failed(fd, serial, error.errno or errno.EINVAL)
+        if serial:
+            children.failed(fd, serial, error.errno or errno.EINVAL)
         return
     finally:
         entry.close_line()  # it is never used twice
     entry.note = asked.note
     if asked.end_at is not None:
         children.end_by(entry, messages.Due(entry.child, CAUSE_TIME, asked.end_at, asked.grace))
-    children.say(fd, messages.DONE, serial, messages.Count(0).pack())
+    if serial:
+        children.say(fd, messages.DONE, serial, messages.Count(0).pack())
 
 
 def end_all(children: Children) -> None:

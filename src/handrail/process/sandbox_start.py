@@ -38,9 +38,8 @@ async def set_up(
                 keep = partial(launcher.keep, spawned.child, release.CALLS)
                 way_out = None if spec.network is None else spec.network.way_out
                 inside.attend(spawned.listener, loop, keep, way_out)
-            noted = note(spec)
             stood = await inside.set_up(loop)
-            stood = stood and await launcher.use(spec, spawned.child, noted)
+            stood = stood and await launcher.use(spec, spawned.child, note)
             if stood and await inside.set_up(loop):
                 return spec, spawned
             said = _last_words(spawned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -278,8 +278,17 @@ class ProcessSpec:
     def begun(self) -> ProcessSpec:
         """The spec of a command that has started: without its environment, and what was sent."""
         if self.sandboxed or self.judge or self.network or self.running_sandbox or self.passed:
-            return replace(self, env=_NO_ENV, sent=None, again=None, waiting=None)
+            return self.changed(env=_NO_ENV, sent=None, again=None, waiting=None)
         return self.without_env()
+
+    def changed(self, **changes: Any) -> ProcessSpec:
+        """Version of ``dataclasses.replace`` that takes half of the time."""
+        made = object.__new__(ProcessSpec)
+        for put, value in zip(_PUTS, _all(self), strict=True):
+            put(made, value)
+        for name, value in changes.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def without_env(self) -> ProcessSpec:
         """A small copy for listings, without the environment; commands that are alike share it."""
@@ -294,8 +303,7 @@ class ProcessSpec:
         return small
 
     def _small(self) -> ProcessSpec:
-        return replace(
-            self,
+        return self.changed(
             env=_NO_ENV,
             passed=(),
             judge=None,
@@ -312,7 +320,10 @@ _DROPPED = {
     *("env", "passed", "judge", "running_sandbox", "waiting", "network", "loopback"),
     *("sent", "again"),
 }
-_compared = attrgetter(*(one.name for one in fields(ProcessSpec) if one.name not in _DROPPED))
+_NAMES = tuple(one.name for one in fields(ProcessSpec))
+_PUTS = tuple(vars(ProcessSpec)[name].__set__ for name in _NAMES)
+_all = attrgetter(*_NAMES)
+_compared = attrgetter(*(name for name in _NAMES if name not in _DROPPED))
 _NO_ENV: dict[bytes, bytes] = {}
 #: Small copies of recent specs: commands that are alike share one.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}

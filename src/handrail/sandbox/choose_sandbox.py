@@ -16,7 +16,8 @@ from handrail.sandbox import probe
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
+from handrail.sandbox.plan.placeholder_lease import Stale
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.plan_retries import Tries

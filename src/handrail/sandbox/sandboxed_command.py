@@ -93,15 +93,15 @@ class SandboxedCommand(Frozen):
 
     def spec(self, asked: ProcessSpec) -> ProcessSpec:
         """The spec to start in place of the one this was made of."""
-        from dataclasses import replace  # not for a single command on the command line
-
-        from handrail.sandbox.denial import judge, judge_watched
+        from handrail.sandbox.denial import (  # not for a single command on the command line
+            judge,
+            judge_watched,
+        )
 
         if self.mechanism == NO_SANDBOX:
             return asked
         again, joining = self.again, self.joining
-        return replace(
-            asked,
+        return asked.changed(
             argv=self.argv,
             cwd=self.cwd,
             env=dict(self.env),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: How long the thread waits for the next: starting one takes longer than most closes.
 _IDLE_SECONDS = 1.0
+#: How long it gathers them: each time it wakes, other threads of the program stop.
+_GATHER_SECONDS = 0.01
 
 _lock = _thread.allocate_lock()
 #: Held while nothing is to be closed.
@@ -55,9 +58,10 @@ def _close_all() -> None:
     global _works
     while True:
         woken = _idle.acquire(timeout=_IDLE_SECONDS)
-        fds = _taken()
-        _close(fds)
-        if woken or fds:
+        while fds := _taken():
+            _close(fds)
+            time.sleep(_GATHER_SECONDS)
+        if woken:
             continue
         with _lock:
             if not _waiting:

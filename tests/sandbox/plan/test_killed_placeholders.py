@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry, Stale
+from handrail.sandbox.plan.placeholder_lease import Placeholder, Stale
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 
 #: Makes placeholders again and again, and is killed one step later each time: a step is the return
 #: of a built-in function.  Says how much was left each time, and what of it after a sweep.
 KILLED_AT_EACH_STEP = """
 import os, signal, sys
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 
 directory, place = sys.argv[1:]
 names = {".git": True, "later": False, ".X11-unix": True}

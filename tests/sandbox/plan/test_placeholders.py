@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry, Stale
+from handrail.sandbox.plan.placeholder_lease import Placeholder, Stale
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 
 
 @pytest.fixture
@@ -127,7 +128,8 @@ def killed_with(registry: PlaceholderRegistry, path: Path) -> Path:
     """Have a program killed while it holds a directory; gives its record."""
     script = (
         "import sys, os, signal\n"
-        "from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry\n"
+        "from handrail.sandbox.plan.placeholder_lease import Placeholder\n"
+        "from handrail.sandbox.plan.placeholders import PlaceholderRegistry\n"
         "PlaceholderRegistry(sys.argv[1]).acquire([Placeholder(os.fsencode(sys.argv[2]), True)])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -274,7 +276,8 @@ def test_what_is_no_file_of_ours_in_the_registry_is_passed_over(
 #: Reads what to do with the registry, line by line, and answers each with what is there then.
 ELSEWHERE = """
 import os, signal, sys
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 place = os.fsencode(sys.argv[2])
 mask = Placeholder(os.path.join(place, b".git"), True)
 leases = []

@@ -12,18 +12,15 @@ from pathlib import Path
 import pytest
 
 from handrail.sandbox.plan import placeholders
-from handrail.sandbox.plan.placeholders import (
-    Placeholder,
-    PlaceholderLease,
-    PlaceholderRegistry,
-    Stale,
-)
+from handrail.sandbox.plan.placeholder_lease import Placeholder, PlaceholderLease, Stale
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from tests.support.eventually import eventually
 
 #: Holds the names it is given, line by line, until told otherwise.
 ANOTHER = """
 import os, sys
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 registry = PlaceholderRegistry(sys.argv[1])
 leases = {}
 for line in sys.stdin:
@@ -266,3 +263,64 @@ def test_more_parents_than_are_open_at_a_time(registry: PlaceholderRegistry, pla
     assert all(os.path.isdir(mask.path) for mask in masks)
     lease.release()
     assert not any(os.path.exists(mask.path) for mask in masks)
+
+
+def test_the_files_of_a_lease_are_those_of_the_next(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    """Its record is empty by then, and nothing is left of it when no other lease is there."""
+    waiting, first = registry.prepare(), registry.prepare()
+    first.fill(directories(place, ".git", ".codex"))
+    name, files = first.name, set(os.listdir(registry.directory))
+    first.release()
+    assert set(os.listdir(registry.directory)) == files
+    assert Path(registry.directory, name + ".made").read_bytes() == b""
+    again = registry.prepare()
+    assert (again.name, again.made, again.lines) == (name, {}, {})
+    again.fill(directories(place, ".agents"))
+    assert b".codex" not in Path(registry.directory, name + ".made").read_bytes()
+    again.release()
+    assert os.listdir(place) == []
+    waiting.release()
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_what_was_made_under_the_files_of_another_lease_is_swept(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    (place / "sub").mkdir()
+    with another(registry) as then:
+        then("hold", place / "sub", ".git")  # files are kept while there is another lease
+        then("hold", place, ".git .codex")
+        then("release", place)
+        then("hold", place, ".agents")
+        registry.sweep()
+        assert names_in(place) == [".agents", "sub"]
+    registry.sweep()
+    assert [*names_in(place), *names_in(place / "sub")] == ["sub"]
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_lease_that_could_not_be_filled_is_no_other(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    waiting, failed = registry.prepare(), registry.prepare()
+    (place / ".git").mkdir()
+    with pytest.raises(Stale):
+        failed.fill(directories(place, ".git"))
+    failed.release()
+    assert registry.prepare().name != failed.name
+    assert (place / ".git").is_dir()
+    waiting.release()
+
+
+def test_a_fork_holds_no_lock_of_a_lease_that_waits(registry: PlaceholderRegistry) -> None:
+    waiting, kept = registry.prepare(), registry.prepare()
+    kept.release()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if (kept.fd, kept.record) == (-1, -1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert registry.prepare() is kept
+    assert kept.fd >= 0
+    waiting.release()

@@ -14,7 +14,7 @@ import pytest
 from handrail import Profile, private_places
 from handrail.errors import ExecutorSpawnFailed
 from handrail.sandbox.bwrap.instance import RunningSandbox
-from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.warm import pool
 from handrail.sandbox.warm.template import Making, Template
 from tests.sandbox.warm.conftest import Warm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from handrail import AsyncWorkspace, Limits, Profile
+from handrail.process.keeper_client import start_fields
 from handrail.sandbox.profile import PROTECTED_NAMES
 from tests.sandbox.warm.conftest import Warm, Warmed
 from tests.support.eventually import eventually_so
@@ -171,3 +173,21 @@ async def test_one_that_was_killed_is_not_used(warm: Warm, folder: Path) -> None
         )
         result = await warmed.ws.run("echo fine")
         assert (result.exit_code, result.stdout) == (0, "fine\n")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+async def test_a_command_that_cannot_be_told_starts_cold(
+    warm: Warm, folder: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    for name in () if missing else PROTECTED_NAMES:
+        (folder / name.decode()).mkdir()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor is free for it")
+
+    async with warm(folder) as warmed:
+        await warmed.wait(2)
+        before = warmed.used
+        monkeypatch.setattr(start_fields, "use", refuse)
+        assert (await warmed.ws.run("echo on")).stdout == "on\n"
+        assert warmed.used > before

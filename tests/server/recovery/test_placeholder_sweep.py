@@ -86,7 +86,8 @@ def test_when_the_next_server_stops(after_a_kill: NextServer, ws: Path) -> None:
 #: Holds a placeholder until it is killed.
 HOLDS = """
 import os, signal, sys
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 lease = PlaceholderRegistry(sys.argv[1]).acquire([Placeholder(os.fsencode(sys.argv[2]), True)])
 print("held", flush=True)
 signal.pause()

@@ -89,8 +89,8 @@ class Launcher:
         self._early: dict[int, tuple[int, ...] | None] = {}
         #: Ends by the clock that have begun, up to when, of children that are not forgotten.
         self._begun: dict[int, int] = {}
-        #: Children that were told their command, and the answers to that.
-        self._using: dict[int, asyncio.Future[messages.Message]] = {}
+        #: Children that were told their command, and the answers to that, if there are any.
+        self._using: dict[int, asyncio.Future[messages.Message] | None] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._renoted: set[int] = set()
         self._look = OrphanLook(self.link, loop)
@@ -270,21 +270,35 @@ class Launcher:
         return _there(spawned)
 
     def _tell(self, spec: ProcessSpec, child: int, note: bytes) -> None:
-        """Send a child the command that it is to become; ``use`` awaits the answer."""
-        with contextlib.suppress(OSError, ValueError):  # and ``use`` fails in the same way
+        """Send a child the command that it is to become; ``use`` awaits the answer.
+
+        A sandbox that covers names before shows by itself whether it has begun: no answer is asked
+        for.
+        """
+        try:
+            if spec.waiting is not None and spec.waiting.covers:
+                fields = start_fields.use(spec, child, note).pack()
+                self.link.tell(messages.USE, 0, fields)
+                self._using[child] = None
+                return
             question = self._using[child] = self._ask_use(spec, child, note)
             question.add_done_callback(retrieve_exception)
+        except (OSError, ValueError):
+            self.kill(child)  # it would wait for ever; the command starts cold
 
-    async def use(self, spec: ProcessSpec, child: int, note: bytes) -> bool:
+    async def use(
+        self, spec: ProcessSpec, child: int, note: Callable[[ProcessSpec], bytes]
+    ) -> bool:
         """Let a child that waits become the command of a spec; False when it cannot any more.
 
-        One that does not wait is its command already.  Raises KeeperLost.
+        One that does not wait is its command already, and one that has covered names was told it.
+        Raises KeeperLost.
         """
-        if spec.waiting is None:
-            return True
         question = self._using.pop(child, None)
+        if spec.waiting is None or spec.waiting.covers:
+            return True
         try:
-            answer = await (question or self._ask_use(spec, child, note))
+            answer = await (question or self._ask_use(spec, child, note(spec)))
         except (OSError, ValueError):
             return False  # no descriptor free to send it with, or a NUL where none can be
         return answer.op == messages.DONE
@@ -379,6 +393,7 @@ class Launcher:
         self.marks.pop(child, None)
         self.over.discard(child)
         self._begun.pop(child, None)
+        self._using.pop(child, None)
         if child in self._renoted:
             self._renoted.discard(child)
             self.note(b"child/%d" % child, None)

@@ -17,7 +17,7 @@ from handrail.keeper.proc_children import (
     is_alone_and_exiting,
     pid_namespace,
 )
-from handrail.sandbox.plan.placeholders import PlaceholderLease
+from handrail.sandbox.plan.placeholder_lease import PlaceholderLease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from handrail.network.managed.way_out import WayOut
     from handrail.sandbox.bwrap.instances import Instances
     from handrail.sandbox.denial import Denial
-    from handrail.sandbox.plan.placeholders import Placeholder
+    from handrail.sandbox.plan.placeholder_lease import Placeholder
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
     from handrail.sandbox.syscalls.lazy_supervisor import Keep, LazySupervisor
 else:

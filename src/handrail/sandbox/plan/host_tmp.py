@@ -12,7 +12,7 @@ import os
 from handrail import own_code
 from handrail.sandbox import private_tmp, temp_dirs
 from handrail.sandbox.plan import mount_aliases
-from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.plan import look
 from handrail.sandbox.profile import Access, known_names, within
 

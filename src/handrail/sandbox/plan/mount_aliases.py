@@ -14,6 +14,7 @@ from handrail.sandbox.profile import parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import select
     from collections.abc import Collection
 
     from handrail.own_code import Place
@@ -34,6 +35,7 @@ class MountTable:
 
     def __init__(self) -> None:
         self._fd = -1
+        self._changes: select.poll | None = None
         self._process = 0
         self._text = b""
 
@@ -48,14 +50,15 @@ class MountTable:
     def close(self) -> None:
         if self._fd >= 0 and self._process == os.getpid():
             os.close(self._fd)
-        self._fd = -1
+        self._fd, self._changes = -1, None
 
     def _changed(self) -> bool:
         import select  # not needed for the first command
 
-        looked = select.poll()
-        looked.register(self._fd, select.POLLPRI)
-        return bool(looked.poll(0))
+        if self._changes is None:
+            self._changes = select.poll()
+            self._changes.register(self._fd, select.POLLPRI)
+        return bool(self._changes.poll(0))
 
     def _read(self) -> None:
         self._process = os.getpid()

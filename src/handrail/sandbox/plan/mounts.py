@@ -30,7 +30,7 @@ from handrail.sandbox.bwrap.arguments import (
     Step,
     mount_arguments,
 )
-from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.plan import Plan, look
 from handrail.sandbox.plan.safe_open import Crossed, Exchanged, Missing, Opened, Places, Refused
 from handrail.sandbox.profile import DEVICES, Access, depth, parents, within

@@ -20,7 +20,8 @@ from handrail.sandbox.plan.git_index import (
     is_git_directory,
 )
 from handrail.sandbox.plan.mounts import Mounts
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Plan, look
 from handrail.sandbox.plan.private_place_covers import PrivateCover
 from handrail.sandbox.plan.safe_open import (

@@ -26,7 +26,6 @@ import os
 import time
 
 from handrail import private_files, private_places
-from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.mount_points import (
     EXPECTED,
     UNKNOWN,
@@ -37,6 +36,7 @@ from handrail.sandbox.plan.mount_points import (
     read_record,
     remove_points,
 )
+from handrail.sandbox.plan.placeholder_lease import PlaceholderLease, Stale, unused
 from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused
 from handrail.start_errors import SandboxUnavailable
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from handrail.sandbox.plan.mount_points import Identity, Lines
+    from handrail.sandbox.plan.placeholder_lease import Placeholder
 
     Living = dict[str, Lines]  # what leases hold, by name
 
@@ -52,64 +53,13 @@ if TYPE_CHECKING:
 #: lease that another program shares a placeholder with.
 _MADE, _HELD, _SHARED = ".made", ".held", ".shared"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_RECORD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How often it is looked for what killed programs have left: when a lease is prepared, or one that
 #: was not is released; and when one is released that was prepared, for its client waits.
 _SWEEP_SECONDS, _SWEEP_AT_LAST = 0.25, 60.0
+#: How many leases are kept for the next sandboxes.
+_MOST_SPARE = 32
 #: How long a record of another mount namespace is kept: that one may be gone with its files.
 _KEPT_SECONDS = 7 * 86_400
-
-
-class Placeholder(Frozen):
-    """A missing path that is to be covered, by an empty directory or by an empty file."""
-
-    path: bytes
-    directory: bool
-
-
-class Stale(Exception):
-    """A path exists that was missing when the plan was made: make another plan."""
-
-
-class PlaceholderLease:
-    """Placeholders held for one sandbox or for several at once."""
-
-    __slots__ = ("_registry", "fd", "lines", "made", "name", "outside", "prepared", "users")
-
-    def __init__(self, registry: PlaceholderRegistry, name: str, fd: int) -> None:
-        self._registry = registry
-        self.name = name
-        self.fd = fd  # passed to --sync-fd
-        self.made: dict[Placeholder, Identity] = {}
-        #: The same as it is recorded.
-        self.lines: Lines = {}
-        #: Whether a lease that is not of this registry is known to hold one of them too.
-        self.outside = False
-        #: Whether it was made ahead of its sandbox's command.
-        self.prepared = False
-        self.users = 1
-
-    def release(self) -> None:
-        """End the use by one sandbox, of which no process is left."""
-        self.users -= 1
-        if self.users == 0:
-            self._registry.give_up(self)
-
-    def leave(self) -> None:
-        """Let go while processes of the sandbox live on: a later sweep removes the placeholders."""
-        self.users -= 1
-        if self.users == 0:
-            self._registry.leave(self)
-
-    def fill(self, masks: Sequence[Placeholder]) -> None:
-        """Make what is missing, for a lease that was prepared.  Raises Stale, or Refused."""
-        self._registry.fill(self, masks)
-
-    def disown(self) -> None:
-        """Close the fd in a child after a fork, which must not keep the parent's lock."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 class PlaceholderRegistry:
@@ -121,6 +71,8 @@ class PlaceholderRegistry:
         #: The leases of this process by name, and those that the next sandbox may share.
         self._active: dict[str, PlaceholderLease] = {}
         self._shared: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
+        #: Those that hold nothing any more, for the next: their files need not be made again.
+        self._spare: dict[str, PlaceholderLease] = {}
         #: The file's lock excludes other processes, this one other threads.
         self._threads = _thread.RLock()
         self._directories = Directories()
@@ -142,7 +94,7 @@ class PlaceholderRegistry:
                 self._fill(lease, key)
             except BaseException:
                 self._drop(lease)
-                os.close(lease.fd)
+                lease.close()
                 self._rest()
                 raise
         self._shared[key] = lease
@@ -158,18 +110,23 @@ class PlaceholderRegistry:
             return lease
 
     def _prepared(self) -> PlaceholderLease:
+        if self._spare:
+            name, lease = self._spare.popitem()
+            unused.discard(lease)
+            self._active[name] = lease
+            return lease
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         held = private_files.open_file(self._fd, name + _HELD, _NEW)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
             # Now, for a sandbox that waits has time: a new file can take as long as all the rest.
-            os.close(private_files.open_file(self._fd, name + _MADE, _NEW))
+            record = private_files.open_file(self._fd, name + _MADE, _NEW)
         except BaseException:
             self._forget(name)
             os.close(held)
             raise
-        lease = self._active[name] = PlaceholderLease(self, name, held)
+        lease = self._active[name] = PlaceholderLease(self, name, held, record)
         return lease
 
     def fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
@@ -180,20 +137,16 @@ class PlaceholderRegistry:
     def _fill(self, lease: PlaceholderLease, masks: Sequence[Placeholder]) -> None:
         new: NewPoints | None = None
         try:
-            written = os.open(lease.name + _MADE, _RECORD, 0o600, dir_fd=self._fd)
-            try:
-                new = NewPoints(written, [mask.path for mask in masks])
-                sharing = _Sharing(self, lease, new)
-                with self._directories:
-                    for mask in masks:
-                        identity, made_at = _made_or_shared(self._directories, mask, sharing)
-                        line = line_of(mask.path, identity)
-                        lease.made[mask] = identity
-                        lease.lines[line] = made_at
-                        new.record(line, made_at)
-                    new.settle()
-            finally:
-                os.close(written)
+            new = NewPoints(lease.record, [mask.path for mask in masks])
+            sharing = _Sharing(self, lease, new)
+            with self._directories:
+                for mask in masks:
+                    identity, made_at = _made_or_shared(self._directories, mask, sharing)
+                    line = line_of(mask.path, identity)
+                    lease.made[mask] = identity
+                    lease.lines[line] = made_at
+                    new.record(line, made_at)
+                new.settle()
         except BaseException:
             lease.made, lease.lines = {}, {}
             if new is not None:
@@ -202,6 +155,8 @@ class PlaceholderRegistry:
                 expected = [(mask.path, EXPECTED, UNKNOWN) for mask in masks]
                 remove_points(self._directories, [*new.made, *expected])
             self._forget(lease.name)
+            os.close(lease.record)
+            lease.record = -1
             raise
 
     def _forget(self, name: str, *, shared: bool = True) -> None:
@@ -220,10 +175,26 @@ class PlaceholderRegistry:
                 kept = self._held_by_others(lease, marked)
                 # Before the record: a kill in between leaves it to the next sweep.
                 remove_points(self._directories, read_lines(lease.lines, kept))
+                if lease.prepared and not marked:
+                    self._keep(lease)
             finally:
-                os.close(lease.fd)
-                self._forget(lease.name, shared=marked)
+                if lease.name not in self._spare:
+                    lease.close()
+                    self._forget(lease.name, shared=marked)
                 self._rest()
+
+    def _keep(self, lease: PlaceholderLease) -> None:
+        """Keep the files of a lease that holds nothing any more, for the next one."""
+        if lease.record < 0 or len(self._spare) >= _MOST_SPARE:
+            return
+        if lease.lines:
+            os.ftruncate(lease.record, 0)
+            os.lseek(lease.record, 0, os.SEEK_SET)
+        lease.made, lease.lines = {}, {}
+        lease.outside = lease.prepared = False
+        lease.users = 1
+        self._spare[lease.name] = lease
+        unused.add(lease)
 
     def leave(self, lease: PlaceholderLease) -> None:
         """Let go of a lease that its sandbox goes on holding."""
@@ -231,13 +202,18 @@ class PlaceholderRegistry:
         with self._locked():
             for other in self.holders(lease.lines):
                 other.outside = True
-            os.close(lease.fd)
+            lease.close()
             self._rest()
 
     def _rest(self) -> None:
-        """Keep no directory of a workspace open when no sandbox is there."""
+        """Keep nothing for the next sandbox when none is there, as no directory of a workspace."""
         if not self._active:
             self._directories.close()
+            while self._spare:
+                name, lease = self._spare.popitem()
+                unused.discard(lease)
+                lease.close()
+                self._forget(name)
 
     def _drop(self, lease: PlaceholderLease) -> None:
         self._active.pop(lease.name, None)
@@ -311,7 +287,8 @@ class PlaceholderRegistry:
             name = file.removesuffix(_HELD)
             if name in (file, without):
                 continue
-            ours = self._active.get(name)  # with many sandboxes at once most are
+            # With many sandboxes at once most are.
+            ours = self._active.get(name) or self._spare.get(name)
             if ours is not None:
                 living[name] = ours.lines
                 continue

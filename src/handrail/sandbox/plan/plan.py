@@ -13,7 +13,8 @@ from handrail import own_code, private_places
 from handrail.sandbox.bwrap.arguments import Step
 from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.plan.indexes import Indexes, TreeKey
-from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.placeholder_lease import Placeholder
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 

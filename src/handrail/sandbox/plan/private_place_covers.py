@@ -13,7 +13,7 @@ import os
 import stat
 
 from handrail import private_files, private_places
-from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.plan import look
 from handrail.sandbox.plan.safe_open import (
     Crossed,

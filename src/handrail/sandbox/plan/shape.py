@@ -20,7 +20,7 @@ from handrail import private_places
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.arguments import Bind, EmptyFile, MountPoint
 from handrail.sandbox.plan import mount_aliases
-from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.plan import Fact, Plan, look
 from handrail.sandbox.plan.safe_open import (
     Crossed,

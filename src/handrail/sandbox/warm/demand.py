@@ -6,6 +6,7 @@ there are twice as many as were used at once lately: commands come in bursts, wi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 
 #: Of all kinds together.
@@ -31,7 +32,7 @@ class Demand:
         """A command of this kind was started."""
         self._first = self.over(now)
         self._recent.append(now)
-        burst = sum(now - use < BURST_SECONDS for use in self._recent)
+        burst = len(self._recent) - bisect_right(self._recent, now - BURST_SECONDS)
         if burst >= self._burst or now - self._burst_at > KEEP_SECONDS:
             self._burst, self._burst_at = burst, now
 

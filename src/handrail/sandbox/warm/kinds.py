@@ -30,6 +30,22 @@ class Kind(Frozen):
         return network is not None and network.fd < 0
 
 
+def kind_of(
+    last: Kind | None, command: ProcessSpec, plan: Plan, joining: Joining | None, *, lasting: bool
+) -> Kind:
+    """The kind of a command; ``last``, whose hash is known, if it is that."""
+    profile, network = plan.public_profile, None if joining is None else joining.network
+    if (
+        last is not None
+        and last.family.profile is profile
+        and last.family.network is network
+        and (last.tty, last.pipe_stdin) == (command.tty, command.pipe_stdin)
+        and last.lasting is lasting
+    ):
+        return last
+    return Kind(Family(profile, network), command.tty, command.pipe_stdin, lasting)
+
+
 class Line:
     """Those of one kind that wait, and what the last command had."""
 

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from handrail.errors import SandboxUnavailable
@@ -30,7 +29,7 @@ from handrail.sandbox.bwrap.arguments import LINE_FD
 from handrail.sandbox.bwrap.command import environment
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.loopback import Joining
-from handrail.sandbox.plan.placeholders import Stale
+from handrail.sandbox.plan.placeholder_lease import Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.probe import Bubblewrap
@@ -38,7 +37,8 @@ from handrail.sandbox.sandboxed_command import SandboxedCommand
 from handrail.sandbox.warm import CHOICE, demand, is_chosen, programs
 from handrail.sandbox.warm.command_fits import fits
 from handrail.sandbox.warm.copy_command import copied
-from handrail.sandbox.warm.kinds import Begun, Kind, Line
+from handrail.sandbox.warm.free_memory import FreeMemory
+from handrail.sandbox.warm.kinds import Begun, Kind, Line, kind_of
 from handrail.sandbox.warm.template import Making, Template
 from handrail.sandbox.warm.templates import Family, Templates
 from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 #: After a start nothing is made for this long; the second while enough wait of each kind.
 _PAUSE_SECONDS, _QUIET_SECONDS = 0.001, 0.02
 _ENOUGH = 3
+#: What the event loop's clock and its timers count in.
+_CLOCK_SECONDS = 0.001
 #: With more commands than processors and one that began so short ago none is made: it would take
 #: as much from them as the next command gains.
 _CROWDED_SECONDS = 0.1
@@ -63,8 +65,8 @@ _COSTLY_SECONDS = 0.03
 _FAILED_SECONDS, _MOVED_SECONDS = 10.0, 0.1
 #: Descriptors that one holds in this process.
 _EACH = 10
-#: How much memory must be left free; one takes 136 KiB, and what the kernel has of it.
-_FREE_BYTES = 512 << 20
+#: What one waits for.
+_UNTOLD = Waiting((), b"", {}, LINE_FD)
 
 
 def possible(bwrap: Bubblewrap) -> bool:
@@ -95,6 +97,8 @@ class WarmSandboxes:
         self._forced = os.environ.get(CHOICE) == "on"
         self._stub_fd = -1
         self._lines: dict[Kind, Line] = {}
+        #: That of the last command: most commands have the same.
+        self._last: Kind | None = None
         self._templates = Templates()
         #: Those that are to be ended, when no command waits for that.
         self._unusable: list[WaitingSandbox] = []
@@ -107,9 +111,9 @@ class WarmSandboxes:
         self._failed = self._moved = -_FAILED_SECONDS
         #: None is made before.
         self._rests = 0.0
-        #: When those that wait were last looked at, and the free memory.
-        self._looked = self._asked_memory = -_LOOK_SECONDS
-        self._scarce = False
+        #: When those that wait were last looked at.
+        self._looked = -_LOOK_SECONDS
+        self._memory = FreeMemory()
         self._most = max(0, min(demand.MOST, fd_reserve.limit() // 4 // _EACH))
         self._keeper = launcher.keeper_pid
         self._processors = os.cpu_count() or 1
@@ -132,12 +136,7 @@ class WarmSandboxes:
         if self._closed or link.bereft or not link.alive or not fits(command, plan):
             return None
         self._end_lost()
-        kind = Kind(
-            Family(plan.public_profile, None if joining is None else joining.network),
-            command.tty,
-            command.pipe_stdin,
-            lasting,
-        )
+        kind = self._last = kind_of(self._last, command, plan, joining, lasting=lasting)
         line = self._lines.get(kind)
         if line is None:
             line = self._lines[kind] = Line(plan)
@@ -237,6 +236,7 @@ class WarmSandboxes:
     # --- making and ending ----------------------------------------------------------------
 
     def _wake(self, seconds: float) -> None:
+        seconds = max(seconds, _CLOCK_SECONDS)  # uvloop takes less for none at all
         due = self._loop.time() + seconds
         if self._timer is not None:
             if self._due <= due:
@@ -250,17 +250,21 @@ class WarmSandboxes:
         self._timer = None
         self._end_lost()
         now = self._loop.time()
-        pause = self._pause(now)
+        if self.launcher.asked_at + _PAUSE_SECONDS - now > _CLOCK_SECONDS / 2:
+            self._wake(_PAUSE_SECONDS)
+            return
+        wanted = self._wanted(now)
+        pause = self._pause(now, wanted)
         ends = _MOST_ENDS if pause <= 0 else 0
-        self._sort_out(now)
+        self._sort_out(now, wanted)
         while ends and self._unusable:
             ends -= 1
             self._end(self._unusable.pop())
         if self._unusable:
             self._wake(max(pause, _ENDS_SECONDS))
             return
-        missing = None if self._maker is not None else self._missing(now)
-        if missing is not None and pause <= 0 and self._is_scarce(now):
+        missing = None if self._maker is not None else self._missing(wanted)
+        if missing is not None and pause <= 0 and self._memory.is_scarce(now):
             pause = _FAILED_SECONDS
         if missing is not None and pause <= 0:
             self._maker = self._loop.create_task(self._make(*missing))
@@ -268,17 +272,8 @@ class WarmSandboxes:
         elif self._lines:
             self._wake(_LOOK_SECONDS if missing is None else pause)
 
-    def _is_scarce(self, now: float) -> bool:
-        """Whether too little memory is free; asked once in a while, for it takes as long as the
-        rest."""
-        if now >= self._asked_memory + _LOOK_SECONDS:
-            self._asked_memory = now
-            self._scarce = _free_bytes() < _FREE_BYTES
-        return self._scarce
-
-    def _sort_out(self, now: float) -> None:
+    def _sort_out(self, now: float, wanted: dict[Kind, int]) -> None:
         """Set those aside that are not wanted any more, or not usable."""
-        wanted = self._wanted(now)
         # Not each time one is made: each is looked at when it is used, and this may be while a
         # command starts.
         due = now - self._looked >= _LOOK_SECONDS
@@ -294,15 +289,14 @@ class WarmSandboxes:
                 del self._lines[kind]
                 self._templates.keep({kind.family for kind in self._lines})
 
-    def _missing(self, now: float) -> tuple[Kind, Line] | None:
+    def _missing(self, wanted: dict[Kind, int]) -> tuple[Kind, Line] | None:
         """The next one to make: of the kind that has fewest of those it wants."""
         if self._closed or len(self) >= self._most:
             return None
         found: tuple[Kind, Line] | None = None
         fewest = 1.0
-        for kind, wanted in self._wanted(now).items():
-            line = self._lines[kind]
-            share = len(line.standing) / wanted if wanted else 1.0
+        for kind, line in self._lines.items():
+            share = len(line.standing) / wanted[kind] if wanted[kind] else 1.0
             if share < fewest and not line.plan.closed:
                 fewest, found = share, (kind, line)
         return found
@@ -315,7 +309,7 @@ class WarmSandboxes:
         most = max(1, self._most // max(1, sum(map(bool, wanted.values()))))
         return {kind: min(number, most) for kind, number in wanted.items()}
 
-    def _pause(self, now: float) -> float:
+    def _pause(self, now: float, wanted: dict[Kind, int]) -> float:
         """How long none is made: no command is to wait for one that is made ahead."""
         insides = self._upkeep.insides
         if len(insides) > _MANY:
@@ -326,15 +320,15 @@ class WarmSandboxes:
         if crowded and now - self._started < _CROWDED_SECONDS:
             return _CROWDED_SECONDS
         enough = all(
-            len(self._lines[kind].standing) >= min(_ENOUGH, wanted)
-            for kind, wanted in self._wanted(now).items()
+            len(line.standing) >= min(_ENOUGH, wanted[kind]) for kind, line in self._lines.items()
         )
-        return max(
+        pause = max(
             self.launcher.asked_at + (_QUIET_SECONDS if enough else _PAUSE_SECONDS) - now,
             self._rests - now,
             self._moved + _MOVED_SECONDS - now,
             self._failed + _FAILED_SECONDS - now,
         )
+        return pause if pause > _CLOCK_SECONDS / 2 else 0.0
 
     def _made(self, began: float, task: asyncio.Task[None]) -> None:
         self._maker, now = None, self._loop.time()
@@ -344,7 +338,7 @@ class WarmSandboxes:
             self._failed = now
             log.info("no sandbox was made ahead: %s", task.exception())
         if not self._closed:
-            self._wake(0.0005)
+            self._wake(_PAUSE_SECONDS)
 
     async def _make(self, kind: Kind, line: Line) -> None:
         """Make one, and let it wait; raises when that fails."""
@@ -361,8 +355,18 @@ class WarmSandboxes:
             return  # the next command makes another plan, or another network
         running = made.running
         assert running is not None  # noqa: S101 (copies have one)
-        nothing = ProcessSpec((b"-",), b"/", {}, tty=kind.tty, pipe_stdin=kind.pipe_stdin)
-        spec = replace(made.spec(nothing), waiting=Waiting((), b"", {}, LINE_FD))
+        spec = ProcessSpec(
+            made.argv,
+            made.cwd,
+            {},
+            tty=kind.tty,
+            pipe_stdin=kind.pipe_stdin,
+            passed=made.passed,
+            running_sandbox=running,
+            waiting=_UNTOLD,
+            sandboxed=True,
+            sent=made.sent,
+        )
         try:
             spawned = await spawn(self.launcher, spec)
         except BaseException:
@@ -476,18 +480,6 @@ class WarmSandboxes:
         if self._stub_fd >= 0:
             os.close(self._stub_fd)
             self._stub_fd = -1
-
-
-def _free_bytes() -> int:
-    """Memory that is free, or can be made so."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                if line.startswith(b"MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass  # not told here
-    return _FREE_BYTES
 
 
 def _nothing() -> None:
