@@ -389,7 +389,7 @@ def _lists() -> list[str]:
     """The files in which places are written down."""
     global _known_lists
     shared = shared_home()
-    variables = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
+    variables = os.environb.get(b"XDG_STATE_HOME"), os.environb.get(b"HOME")
     key = *variables, shared, _is_taken(shared)
     if _known_lists[0] != key:
         homes = dict.fromkeys((*state_homes(), *shared_homes()))

@@ -111,8 +111,8 @@ class LocalSandbox:
         return await helpers.view(found), helpers.begun(found)
 
     async def _file_sandbox(self, pool: FilePool, intent: Intent, writes: bool) -> FileSandbox:
-        words = None if writes else (intent, private_places.revision())
-        found = None if words is None else self._file_sandboxes.recent(words)
+        words = intent, private_places.revision()
+        found = self._file_sandboxes.known(words, writes=writes)
         if found is None:
             profile = self._sandbox.resolve(intent, b"/")
             found = await self._file_sandboxes.find(pool, profile, writes=writes, words=words)

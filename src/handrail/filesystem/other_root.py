@@ -11,15 +11,24 @@ refused or hidden, a file with set-id bits or of another owner, every error but 
 So is a file system without a device of this machine, other than a tmpfs: one that hangs must not
 take the threads that others need, and one of them is ``/proc``.  Paths are therefore resolved from
 memory alone.  The rest blocks: call it in a thread.
+
+``briefly``: it is called on an event loop.  Then only little is written, copied, freed or listed,
+in a tmpfs, or on a disk while the disks are calm.  ``root`` may be None: our own root directory,
+with the rights that this process has.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import wraps
+from time import monotonic
+from typing import ParamSpec, TypeVar
 
 from handrail.filesystem import names, syscalls
+from handrail.filesystem.calm_disks import calm_disks
 from handrail.filesystem.directories import DIRECTORY_LIMIT, DirectoryEntry
 from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import STAND
@@ -27,25 +36,48 @@ from handrail.filesystem.regular_file import CAREFUL
 from handrail.filesystem.replacement import SET_ID, Replacement
 from handrail.filesystem.transfer import transfer
 
-_RULES = (
-    syscalls.RESOLVE_IN_ROOT
-    | syscalls.RESOLVE_NO_SYMLINKS
-    | syscalls.RESOLVE_NO_MAGICLINKS
-    | syscalls.RESOLVE_CACHED
-)
+#: Bytes that are written, copied or freed, and names that are listed, at most on an event loop.
+BRIEF_SIZE = 64 * 1024
+_BRIEF_LIST = 256
+
+_RULES = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_CACHED
+_RULES_BELOW = _RULES | syscalls.RESOLVE_IN_ROOT
 _LIST = os.O_RDONLY | os.O_DIRECTORY | CAREFUL
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-def read_directory(path: NativePath, *, root: int) -> list[DirectoryEntry]:
+
+def _timed(work: Callable[P, T]) -> Callable[P, T]:
+    """The same, and how long it takes on an event loop decides whether another may."""
+
+    @wraps(work)
+    def timed(*given: P.args, **options: P.kwargs) -> T:
+        if not options.get("briefly"):
+            return work(*given, **options)
+        began = monotonic()
+        try:
+            return work(*given, **options)
+        finally:
+            calm_disks.took(monotonic() - began)
+
+    return timed
+
+
+@_timed
+def read_directory(
+    path: NativePath, *, root: int | None, briefly: bool = False
+) -> list[DirectoryEntry]:
     """``directories.read_directory`` of a directory without links."""
-    directory = _open(native(path), STAND, root)
+    directory = _open(native(path), STAND, root, briefly)
+    most = _BRIEF_LIST if briefly else DIRECTORY_LIMIT
     fd = -1
     try:
         fd = os.open(b".", _LIST, dir_fd=directory)
         found: list[DirectoryEntry] = []
         with os.scandir(fd) as entries:
             for entry in entries:
-                if entry.is_symlink() or len(found) >= DIRECTORY_LIMIT:
+                if entry.is_symlink() or len(found) >= most:
                     raise BlockingIOError
                 is_file = entry.is_file(follow_symlinks=False)
                 is_directory = not is_file and entry.is_dir(follow_symlinks=False)
@@ -59,11 +91,17 @@ def read_directory(path: NativePath, *, root: int) -> list[DirectoryEntry]:
             os.close(fd)
 
 
+@_timed
 def create_directory(
-    path: NativePath, *, recursive: bool, root: int, refused: AbstractSet[bytes]
+    path: NativePath,
+    *,
+    recursive: bool,
+    root: int | None,
+    refused: AbstractSet[bytes],
+    briefly: bool = False,
 ) -> None:
     """``directories.create_directory`` in a directory that exists."""
-    parent, name = _open_parent(native(path), root, refused)
+    parent, name = _open_parent(native(path), root, refused, briefly)
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
@@ -75,16 +113,24 @@ def create_directory(
         os.close(parent)
 
 
-def remove(path: NativePath, *, force: bool, root: int, refused: AbstractSet[bytes]) -> None:
+@_timed
+def remove(
+    path: NativePath,
+    *,
+    force: bool,
+    root: int | None,
+    refused: AbstractSet[bytes],
+    briefly: bool = False,
+) -> None:
     """``removal.remove`` of a file or an empty directory."""
     raw = native(path)
     try:
-        parent, name = _open_parent(raw, root, refused)
+        parent, name = _open_parent(raw, root, refused, briefly)
         try:
-            mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-            if stat.S_ISLNK(mode):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode) or (briefly and _frees_much(status)):
                 raise BlockingIOError
-            if stat.S_ISDIR(mode):
+            if stat.S_ISDIR(status.st_mode):
                 os.rmdir(name, dir_fd=parent)
             else:
                 os.unlink(name, dir_fd=parent)
@@ -98,18 +144,24 @@ def remove(path: NativePath, *, force: bool, root: int, refused: AbstractSet[byt
         raise BlockingIOError from None
 
 
+@_timed
 def write_file(
     path: NativePath,
     data: bytes | bytearray | memoryview,
     *,
-    root: int,
+    root: int | None,
     refused: AbstractSet[bytes],
+    briefly: bool = False,
 ) -> None:
     """``local.write_file`` of a file that a rename can replace."""
-    parent, name = _open_parent(native(path), root, refused)
+    if briefly and len(data) > BRIEF_SIZE:
+        raise BlockingIOError
+    parent, name = _open_parent(native(path), root, refused, briefly)
     try:
         replacement = Replacement(name, follow=False, dir_fd=parent, by_rename=True)
         try:
+            if briefly and replacement.old is not None and _frees_much(replacement.old):
+                raise BlockingIOError
             replacement.write(data)
             replacement.commit()
         finally:
@@ -120,20 +172,33 @@ def write_file(
         os.close(parent)
 
 
+@_timed
 def copy(
-    source: NativePath, destination: NativePath, *, root: int, refused: AbstractSet[bytes]
+    source: NativePath,
+    destination: NativePath,
+    *,
+    root: int | None,
+    refused: AbstractSet[bytes],
+    briefly: bool = False,
 ) -> None:
     """``copying.copy`` of a regular file."""
-    fd, status = _open_regular(native(source), root)
+    fd, status = _open_regular(native(source), root, briefly)
     try:
-        parent, name = _open_parent(native(destination), root, refused)
+        # What is read on an event loop has to be in memory.
+        data = _read_from_memory(fd, status) if briefly else b""
+        parent, name = _open_parent(native(destination), root, refused, briefly)
         try:
             mode = stat.S_IMODE(status.st_mode)
             replacement = Replacement(name, mode=mode, follow=False, dir_fd=parent, by_rename=True)
             try:
                 if replacement.old is not None and os.path.samestat(replacement.old, status):
                     return
-                transfer(fd, replacement.fd)
+                if briefly:
+                    if replacement.old is not None and _frees_much(replacement.old):
+                        raise BlockingIOError
+                    replacement.write(data)
+                else:
+                    transfer(fd, replacement.fd)
                 replacement.commit()
             finally:
                 replacement.discard()
@@ -145,21 +210,43 @@ def copy(
         os.close(fd)
 
 
-def _open(raw: bytes, flags: int, root: int) -> int:
+def _open(raw: bytes, flags: int, root: int | None, briefly: bool) -> int:
     """Open a path without links."""
-    if not raw.startswith(b"/") or not syscalls.supports(_RULES):
+    rules = _RULES if root is None else _RULES_BELOW
+    if not raw.startswith(b"/") or not syscalls.supports(rules):
         raise BlockingIOError
     try:
-        fd = syscalls.openat2(root, raw, flags, 0, _RULES)
+        fd = syscalls.openat2(syscalls.AT_FDCWD if root is None else root, raw, flags, 0, rules)
     except OSError:
         raise BlockingIOError from None
-    if not os.major(os.fstat(fd).st_dev) and not syscalls.is_tmpfs(fd):
+    on_disk = os.major(os.fstat(fd).st_dev)
+    if (briefly and not calm_disks) if on_disk else not syscalls.is_tmpfs(fd):
         os.close(fd)
         raise BlockingIOError
     return fd
 
 
-def _open_parent(raw: bytes, root: int, refused: AbstractSet[bytes]) -> tuple[int, bytes]:
+def _frees_much(status: os.stat_result) -> bool:
+    """Whether it may take a while until the content of a file has gone."""
+    return max(status.st_size, status.st_blocks * 512) > BRIEF_SIZE and stat.S_ISREG(status.st_mode)
+
+
+def _read_from_memory(fd: int, status: os.stat_result) -> bytes:
+    """The content of a small file that has been read or written lately."""
+    # One that claims to be empty may not be.
+    if not 0 < status.st_size <= BRIEF_SIZE:
+        raise BlockingIOError
+    data = bytearray(status.st_size + 1)
+    # A tmpfs is in memory and takes no RWF_NOWAIT.
+    flags = os.RWF_NOWAIT if os.major(status.st_dev) else 0
+    if os.preadv(fd, [data], 0, flags) != status.st_size:
+        raise BlockingIOError  # the rest is not in memory, or its size changed just now
+    return bytes(data[:-1])
+
+
+def _open_parent(
+    raw: bytes, root: int | None, refused: AbstractSet[bytes], briefly: bool
+) -> tuple[int, bytes]:
     """The directory of a name that may be made or removed, and the name.
 
     A process may not remove or replace a mount point of its own namespace (EBUSY); of another
@@ -169,7 +256,7 @@ def _open_parent(raw: bytes, root: int, refused: AbstractSet[bytes]) -> tuple[in
     above, name = os.path.split(raw)
     if name in (b"", b".", b".."):
         raise BlockingIOError
-    fd = _open(above, STAND, root)
+    fd = _open(above, STAND, root, briefly)
     try:
         names.check(fd, name, refused)
         if syscalls.may_be_mount_point(fd, name):
@@ -180,9 +267,9 @@ def _open_parent(raw: bytes, root: int, refused: AbstractSet[bytes]) -> tuple[in
     return fd, name
 
 
-def _open_regular(raw: bytes, root: int) -> tuple[int, os.stat_result]:
+def _open_regular(raw: bytes, root: int | None, briefly: bool) -> tuple[int, os.stat_result]:
     """Open a regular file for reading, which is checked before: opening a device may start it."""
-    found = _open(raw, os.O_PATH, root)
+    found = _open(raw, os.O_PATH, root, briefly)
     try:
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & SET_ID:

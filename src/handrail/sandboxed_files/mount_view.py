@@ -6,10 +6,11 @@ with all that they hide, so the answer is the helper's own, without the way to a
 second keeps these mounts together as long as it is open: when the last process of a namespace ends,
 they come apart, and what one of them has hidden would be seen.
 
-The event loop calls what ``filesystem/at_once.py`` answers; other threads, also that of a blocking
-caller, call what ``filesystem/other_root.py`` does.  BlockingIOError means to ask the helper.  That
-has none of root's rights to pass over the modes of files, so a thread of root lays them down for
-the moment of the call.  The names that the helper is told to refuse are refused here too.
+The event loop calls what ``filesystem/at_once.py`` answers, and ``briefly`` what
+``filesystem/other_root.py`` does; other threads, also that of a blocking caller, call the latter as
+it is.  BlockingIOError means to try that, and then to ask the helper.  That has none of root's
+rights to pass over the modes of files, so a thread of root lays them down for the moment of the
+call.  The names that the helper is told to refuse are refused here too.
 """
 
 from __future__ import annotations
@@ -113,22 +114,22 @@ class MountView:
             raise BlockingIOError
         return _without_rights(work, path, *more, root=self._root)
 
-    # --- in a thread -------------------------------------------------------------------------
+    # --- in a thread, or briefly on the event loop -------------------------------------------
 
-    def read_directory(self, path: bytes) -> list[DirectoryEntry]:
-        return self._do(other_root.read_directory, path)
+    def read_directory(self, path: bytes, *, briefly: bool = False) -> list[DirectoryEntry]:
+        return self._do(other_root.read_directory, path, briefly=briefly)
 
-    def create_directory(self, path: bytes, *, recursive: bool) -> None:
-        self._change(other_root.create_directory, path, recursive=recursive)
+    def create_directory(self, path: bytes, *, recursive: bool, briefly: bool = False) -> None:
+        self._change(other_root.create_directory, path, recursive=recursive, briefly=briefly)
 
-    def remove(self, path: bytes, *, force: bool) -> None:
-        self._change(other_root.remove, path, force=force)
+    def remove(self, path: bytes, *, force: bool, briefly: bool = False) -> None:
+        self._change(other_root.remove, path, force=force, briefly=briefly)
 
-    def write_file(self, path: bytes, data: bytes) -> None:
-        self._change(other_root.write_file, path, data)
+    def write_file(self, path: bytes, data: bytes, *, briefly: bool = False) -> None:
+        self._change(other_root.write_file, path, data, briefly=briefly)
 
-    def copy(self, source: bytes, destination: bytes) -> None:
-        self._change(other_root.copy, source, destination)
+    def copy(self, source: bytes, destination: bytes, *, briefly: bool = False) -> None:
+        self._change(other_root.copy, source, destination, briefly=briefly)
 
     def _change(self, work: Callable[..., None], *given: bytes, **options: bool) -> None:
         self._do(work, *given, **options, refused=self._refused)

@@ -66,27 +66,37 @@ class FileSandboxes:
         self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
         #: The profiles of calls, by that of the client and whether they change anything.
         self._of_calls: dict[tuple[Profile, bool], Profile] = {}
-        #: The same of calls that change nothing, by how their caller has said it.
-        self._of_words: dict[Hashable, Profile] = {}
+        #: The same by how their caller has said it, and whether they change anything.
+        self._of_words: dict[tuple[Hashable, bool], Profile] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    def recent(self, words: Hashable) -> FileSandbox | None:
-        """The sandbox of a call that changes nothing, if it is not due to be made again.
+    def known(self, words: Hashable, *, writes: bool) -> FileSandbox | None:
+        """The sandbox of a call that was made before, if a look at its plan takes no time.
 
-        Then the words need not be read again either, nor bound to this machine; private places
-        that were added since are told apart by ``private_places.revision`` among the words.
+        Of a call that changes nothing it is not looked at again before it is due.  The words need
+        not be read again either, nor bound to this machine; private places that were added since
+        are told apart by ``private_places.revision`` among the words.
         """
-        profile = self._of_words.get(words)
+        profile = self._of_words.get((words, writes))
         if profile is None:
             return None
         until, _, known = self._known.get(profile, _UNKNOWN)
-        return known if time.monotonic() < until else None
+        if known is None or time.monotonic() < until:
+            return known
+        if not writes or known.seconds >= _QUICK_SECONDS:
+            return None
+        try:
+            if self._sandbox.prepare(profile, quick=True) is None:
+                return self._planned(profile, patience=0)
+        except SandboxError:
+            pass  # which ``find`` reports
+        return None
 
     async def find(
         self, pool: FilePool, profile: Profile, *, writes: bool, words: Hashable = None
     ) -> FileSandbox:
-        """The sandbox for a profile and a kind of call; ``words``: what `recent` knows it by.
+        """The sandbox for a profile and a kind of call; ``words``: what `known` knows it by.
 
         Raises SandboxError, and FilesError when no thread is to be had.
         """
@@ -96,10 +106,10 @@ class FileSandboxes:
             if len(self._of_calls) >= _MOST_KNOWN:
                 self._of_calls.clear()
             self._of_calls[given, writes] = profile
-        if words is not None and not writes:
+        if words is not None:
             if len(self._of_words) >= _MOST_KNOWN:
                 self._of_words.clear()
-            self._of_words[words] = profile
+            self._of_words[words, writes] = profile
         await self._prepare(pool, profile)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)

@@ -12,7 +12,7 @@ from handrail.sandbox.profile import Access
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from handrail.sandbox.plan.globs import GlobIndex
     from handrail.sandbox.plan.placeholders import PlaceholderRegistry
@@ -57,6 +57,8 @@ class Indexes:
         self._sockets: dict[bytes, SocketIndex] = {}
         #: The last patterns of a profile, by where they begin.
         self._starts: tuple[tuple[Glob, ...], dict[bytes, tuple[str, ...]]] = ((), {})
+        #: The last profile that was asked about, and the trees that it is examined in.
+        self._examined: tuple[Profile | None, list[TreeKey]] = (None, [])
         self._looks = iter(range(1, 1 << 62))
         #: The number of the last look, and the mount table when it began.
         self._look = 0, b""
@@ -80,11 +82,11 @@ class Indexes:
             assert index is not None  # noqa: S101 (there are patterns)
             yield key, index
 
-    def trees_of(self, profile: Profile, roots: Iterator[bytes]) -> Iterator[Tree]:
+    def keys_of(self, profile: Profile, roots: Iterable[bytes]) -> list[TreeKey]:
         """The trees of writable roots and patterns that are not shared, each once."""
         shared = profile.shared
         places = sorted({*roots, *self._patterns(profile)}.difference(shared))
-        return (self.tree(self._key(place, profile)) for place in places)
+        return [self._key(place, profile) for place in places]
 
     def tree(self, key: TreeKey) -> Tree:
         """A tree as it is since the last ``look``."""
@@ -123,10 +125,17 @@ class Indexes:
 
     def much_has_changed(self, profile: Profile) -> bool:
         """Whether taking what was reported of a profile's trees takes a while."""
-        places = {rule.path for rule in profile.rules if rule.access is Access.WRITE}
-        places.update(self._patterns(profile))
-        trees = (self._trees.get(self._key(place, profile)) for place in places)
-        return any(tree is not None and tree.directories.has_much_to_take() for tree in trees)
+        known, keys = self._examined
+        if known is not profile:
+            places = {rule.path for rule in profile.rules if rule.access is Access.WRITE}
+            places.update(self._patterns(profile))
+            keys = [self._key(place, profile) for place in places]
+            self._examined = profile, keys
+        for key in keys:
+            tree = self._trees.get(key)
+            if tree is not None and tree.directories.has_much_to_take():
+                return True
+        return False
 
     def has_many_names(self, profile: Profile) -> bool:
         """Whether there is much to examine for patterns, or how much is not known."""

@@ -14,8 +14,7 @@ from handrail.sandbox.profile import parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import select
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from handrail.own_code import Place
 
@@ -35,9 +34,10 @@ class MountTable:
 
     def __init__(self) -> None:
         self._fd = -1
-        self._changes: select.poll | None = None
         self._process = 0
         self._text = b""
+        #: Asks the kernel for a change.
+        self._poll: Callable[[int], list[tuple[int, int]]] | None = None
 
     def text(self) -> bytes:
         """The table as the kernel writes it; empty if there is none."""
@@ -50,15 +50,18 @@ class MountTable:
     def close(self) -> None:
         if self._fd >= 0 and self._process == os.getpid():
             os.close(self._fd)
-        self._fd, self._changes = -1, None
+        self._fd = -1
+        self._poll = None
 
     def _changed(self) -> bool:
-        import select  # not needed for the first command
+        poll = self._poll
+        if poll is None:
+            import select  # not needed for the first command
 
-        if self._changes is None:
-            self._changes = select.poll()
-            self._changes.register(self._fd, select.POLLPRI)
-        return bool(self._changes.poll(0))
+            looked = select.poll()
+            looked.register(self._fd, select.POLLPRI)
+            poll = self._poll = looked.poll
+        return bool(poll(0))
 
     def _read(self) -> None:
         self._process = os.getpid()

@@ -20,12 +20,9 @@ from handrail.sandbox.profile import Access, Profile, parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from handrail.sandbox.bwrap.premount import Place
     from handrail.sandbox.plan.directory_cache import DirectoryCache
     from handrail.sandbox.plan.globs import Match
-    from handrail.sandbox.plan.indexes import Tree
     from handrail.sandbox.plan.shape import Shape
     from handrail.sandbox.plan_retries import Tries
 
@@ -84,6 +81,8 @@ class Plan:
         #: While these are the revisions of its trees, only these facts can have changed.
         self._unwatched: tuple[tuple[int, ...], Facts] | None = None
         self._mounted: tuple[object, ...] = ()
+        #: The trees that it was found in.
+        self._tree_keys: list[TreeKey] | None = None
 
     def mounted(self) -> tuple[object, ...]:
         """What a sandbox of it has mounted where: equal for plans that make the same one."""
@@ -126,22 +125,24 @@ class Plan:
         """Whether the file system looks as it did when this plan was made."""
         if self._indexes.look() != self.mount_table:
             return False
-        trees = [tree.directories for tree in self._trees()]
+        trees = self._trees()
         known, before = self._unwatched, _revisions(trees)
         if known is not None and known[0] == before:
             return self._are_true(known[1]) and self.found_the_same()
         # What is to be noticed is named first: what changes from here on counts.
         rest = self._watch(trees)
         self._indexes.look()
-        revisions = _revisions([tree.directories for tree in self._trees()])
+        revisions = _revisions(self._trees())
         if not (self._are_true(self.facts) and self.found_the_same()):
             return False
         as_before = [*map(bool, revisions)] == [*map(bool, before)]
         self._unwatched = (revisions, rest) if as_before else None
         return True
 
-    def _trees(self) -> Iterator[Tree]:
-        return self._indexes.trees_of(self.profile, iter(self.repositories))
+    def _trees(self) -> list[DirectoryCache]:
+        if self._tree_keys is None:  # from here on it is complete
+            self._tree_keys = self._indexes.keys_of(self.profile, self.repositories)
+        return [self._indexes.tree(key).directories for key in self._tree_keys]
 
     def _watch(self, trees: list[DirectoryCache]) -> Facts:
         """Have the trees notice changes of the facts that they see; the others."""

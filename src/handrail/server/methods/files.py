@@ -5,11 +5,21 @@ Everything that takes time, encoding included, happens in the thread; the loop o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail.errors import FilesError, RpcError
-from handrail.filesystem import at_once, copying, directories, local, regular_file, removal, walk
+from handrail.filesystem import (
+    at_once,
+    copying,
+    directories,
+    local,
+    other_root,
+    regular_file,
+    removal,
+    walk,
+)
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.filesystem.missing_watch import MissingWatch, WatchSlot
 from handrail.filesystem.pool import DEADLINE, FilePool
@@ -56,6 +66,9 @@ WHOLE = 8 * 1024 * 1024
 SMALL = 64 * 1024
 #: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
 PIECE = 384 * 1024
+
+#: The longest base64 that is decoded and written on the event loop.
+_MOST_TEXT = other_root.BRIEF_SIZE * 4 // 3
 
 #: Names that are encoded at a time.
 _ROWS = 512
@@ -171,18 +184,46 @@ def _piece(plan: regular_file.ReadPlan) -> bytes:
     return codec.encode_base64(plan.next_block(PIECE))
 
 
-async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
-    follow = default(params.follow_symlinks, True)
-    await run(conn, _write_file, native_path(params.path), params.data_base64, follow)
+def _briefly(
+    work: Callable[..., None], *given: Any, later: Callable[[], Awaitable[None]], **options: Any
+) -> Any:
+    """Change something on the event loop, as in ``get_metadata``, or by the thread of ``later``."""
+    try:
+        work(*given, **options, root=None, refused=frozenset(), briefly=True)
+    except BlockingIOError:
+        return _changed(later())
+    except FilesError as error:
+        raise rpc_error(error) from None
     return NOTHING
+
+
+async def _changed(work: Awaitable[None]) -> Nothing:
+    await work
+    return NOTHING
+
+
+def write_file(conn: Connection, params: WriteFileParams) -> Any:
+    path, text = native_path(params.path), params.data_base64
+    follow = default(params.follow_symlinks, True)
+    later = partial(run, conn, _write_file, path, text, follow)
+    return _briefly(_write_briefly, path, text, later=later)
+
+
+def _write_briefly(path: bytes, text: str, **options: Any) -> None:
+    other_root.write_file(path, decode_data(text, briefly=True), **options)
 
 
 def _write_file(path: bytes, text: str, follow: bool) -> None:
     local.write_file(path, decode_data(text), follow=follow)
 
 
-def decode_data(text: str) -> bytes:
-    """The content for fs/writeFile; raises FilesError."""
+def decode_data(text: str, *, briefly: bool = False) -> bytes:
+    """The content for fs/writeFile; raises FilesError.
+
+    ``briefly``: it is for the event loop, so BlockingIOError if there is much of it.
+    """
+    if briefly and len(text) > _MOST_TEXT:
+        raise BlockingIOError
     try:
         return codec.decode_base64(text, "dataBase64")
     except RpcError as error:
@@ -190,15 +231,13 @@ def decode_data(text: str) -> bytes:
         raise FilesError(text, kind="invalid_input") from None
 
 
-async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:
-    await run(
-        conn,
-        directories.create_directory,
-        native_path(params.path),
-        recursive=default(params.recursive, True),
-        follow=default(params.follow_symlinks, True),
+def create_directory(conn: Connection, params: CreateDirectoryParams) -> Any:
+    path = native_path(params.path)
+    recursive, follow = default(params.recursive, True), default(params.follow_symlinks, True)
+    later = partial(
+        run, conn, directories.create_directory, path, recursive=recursive, follow=follow
     )
-    return NOTHING
+    return _briefly(other_root.create_directory, path, recursive=recursive, later=later)
 
 
 def get_metadata(conn: Connection, params: LinkParams) -> Any:
@@ -232,8 +271,12 @@ async def canonicalize(conn: Connection, params: PathParams) -> PathResult:
     return PathResult(path=path_uri.to_uri(found))
 
 
-async def read_directory(conn: Connection, params: PathParams) -> Parts:
-    return await run(conn, _read_directory, native_path(params.path))
+def read_directory(conn: Connection, params: PathParams) -> Any:
+    path = native_path(params.path)
+    try:
+        return directory_parts(path, other_root.read_directory(path, root=None, briefly=True))
+    except BlockingIOError:
+        return run(conn, _read_directory, path)
 
 
 def _read_directory(path: bytes) -> Parts:
@@ -301,22 +344,19 @@ def walk_parts(result: walk.WalkResult) -> Parts:
     return Parts([b'{"entries":[', b",".join(parts), tail])
 
 
-async def remove(conn: Connection, params: RemoveParams) -> Nothing:
-    await run(
-        conn,
-        removal.remove,
-        native_path(params.path),
-        recursive=default(params.recursive, True),
-        force=default(params.force, True),
-        follow=default(params.follow_symlinks, True),
+def remove(conn: Connection, params: RemoveParams) -> Any:
+    path, force = native_path(params.path), default(params.force, True)
+    recursive, follow = default(params.recursive, True), default(params.follow_symlinks, True)
+    later = partial(
+        run, conn, removal.remove, path, recursive=recursive, force=force, follow=follow
     )
-    return NOTHING
+    return _briefly(other_root.remove, path, force=force, later=later)
 
 
-async def copy(conn: Connection, params: CopyParams) -> Nothing:
+def copy(conn: Connection, params: CopyParams) -> Any:
     source, destination = native_path(params.source_path), native_path(params.destination_path)
-    await run(conn, copying.copy, source, destination, recursive=params.recursive)
-    return NOTHING
+    later = partial(run, conn, copying.copy, source, destination, recursive=params.recursive)
+    return _briefly(other_root.copy, source, destination, later=later)
 
 
 # --- blocks -----------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
-#: Answers by the mounts of a helper, or raises BlockingIOError.
+#: Answers by the mounts of a helper on the event loop, or raises BlockingIOError.
 AtOnce = Callable[[MountView, Any], Any]
-#: The same in a thread.
-InView = Callable[[MountView, Any], Any]
+#: The same in a thread, or ``briefly`` on the event loop.
+InView = Callable[..., Any]
 
 #: The longest `sandbox` member that is remembered, as bytes.
 _LONGEST_WORDS = 16 * 1024
@@ -67,41 +67,43 @@ def _either(
     in_view: InView | None = None,
 ) -> Plain:
     """The handler that looks at the profile first; ``writes``: whether it changes anything."""
+    if in_view is not None:
+        at_once = partial(in_view, briefly=True)
 
     def handler(conn: Connection, params: Any) -> Any:
         if params.sandbox is None:
             return plain_handler(conn, params)
+        changes = writes or getattr(params, "mode", "read") != "read"
+        known = view = None
         if at_once is not None:
-            known, _ = _recent(conn, params.sandbox)
-            view = None if known is None else conn.files.helpers.known_view(known)
+            known, _ = _known(conn, params.sandbox, writes=changes)
             try:
+                if known is not None:
+                    view = conn.files.helpers.known_view(known)
                 if view is not None:
                     return at_once(view, params)
             except BlockingIOError:
                 pass
             except FilesError as error:
                 raise rpc_error(error) from None
-        changes = writes or getattr(params, "mode", "read") != "read"
 
         async def sandboxed() -> Any:
             try:
-                sandbox = await _file_sandbox(conn, params.sandbox, writes=changes)
+                sandbox = known or await _file_sandbox(conn, params.sandbox, writes=changes)
                 if sandbox is None:
                     done = plain_handler(conn, params)
                     return await done if isinstance(done, Awaitable) else done
                 helpers = conn.files.helpers
-                if at_once is not None:
-                    view = await helpers.view(sandbox)
+                if at_once is not None and view is None:
                     with suppress(BlockingIOError):
-                        if view is not None:
-                            return at_once(view, params)
+                        if (shown := await helpers.view(sandbox)) is not None:
+                            return at_once(shown, params)
                 if in_view is not None:
-                    view = await helpers.view(sandbox)
                     with suppress(BlockingIOError):
-                        if view is not None:
+                        if (shown := await helpers.view(sandbox)) is not None:
                             pool = conn.files.pool
                             conn.calls.answer_is_near(by_thread=True)
-                            return await pool.run(in_view, view, params, deadline=DEADLINE)
+                            return await pool.run(in_view, shown, params, deadline=DEADLINE)
                 helper = await helpers.get(sandbox)
                 conn.calls.answer_is_near()
                 return await inside(conn, helper, params)
@@ -121,31 +123,29 @@ async def _file_sandbox(
     conn: Connection, given: dict[str, Any], *, writes: bool
 ) -> FileSandbox | None:
     """The sandbox of a call; None when its profile restricts no file."""
-    from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
+    from handrail.server.methods.process_sandbox import profile_of
 
-    server, session, words = conn.server, conn.session, None
-    assert session is not None  # noqa: S101 (checked with the handshake)
-    if writes:
-        check_private_tmp(session, given)
-    else:
-        recent, words = _recent(conn, given)
-        if recent is not None:
-            return recent
+    server = conn.server
+    known, words = _known(conn, given, writes=writes)
+    if known is not None:
+        return known
     profile = profile_of(server.sandbox, given, b"/")
     if not restricts_files(profile):
         return None
     return await server.file_sandboxes.find(server.pool, profile, writes=writes, words=words)
 
 
-def _recent(conn: Connection, given: dict[str, Any]) -> tuple[FileSandbox | None, Hashable]:
-    """The sandbox of a call that changes nothing, if it is known; by what it is known then."""
+def _known(
+    conn: Connection, given: dict[str, Any], *, writes: bool
+) -> tuple[FileSandbox | None, Hashable]:
+    """The sandbox of a call, if that is known at once; by what it is known then."""
     from handrail.server.methods.process_sandbox import check_private_tmp
 
     assert conn.session is not None  # noqa: S101 (checked with the handshake)
     check_private_tmp(conn.session, given)
     said = marshal.dumps(given, 2)  # of equal bytes for equal members alone
     words = said, private_places.revision()
-    known = conn.server.file_sandboxes.recent(words)
+    known = conn.server.file_sandboxes.known(words, writes=writes)
     return known, words if len(said) <= _LONGEST_WORDS else None
 
 
@@ -165,29 +165,34 @@ def _read_at_once(view: MountView, params: LinkParams) -> Parts:
     return plain.content_result(view.read_file(native_path(params.path), plain.SMALL))
 
 
-def _list_in_view(view: MountView, params: PathParams) -> Parts:
+def _list_in_view(view: MountView, params: PathParams, *, briefly: bool = False) -> Parts:
     path = native_path(params.path)
-    return plain.directory_parts(path, view.read_directory(path))
+    return plain.directory_parts(path, view.read_directory(path, briefly=briefly))
 
 
-def _create_in_view(view: MountView, params: CreateDirectoryParams) -> Nothing:
+def _create_in_view(
+    view: MountView, params: CreateDirectoryParams, *, briefly: bool = False
+) -> Nothing:
     recursive = default(params.recursive, True)
-    view.create_directory(native_path(params.path), recursive=recursive)
+    view.create_directory(native_path(params.path), recursive=recursive, briefly=briefly)
     return NOTHING
 
 
-def _remove_in_view(view: MountView, params: RemoveParams) -> Nothing:
-    view.remove(native_path(params.path), force=default(params.force, True))
+def _remove_in_view(view: MountView, params: RemoveParams, *, briefly: bool = False) -> Nothing:
+    force = default(params.force, True)
+    view.remove(native_path(params.path), force=force, briefly=briefly)
     return NOTHING
 
 
-def _copy_in_view(view: MountView, params: CopyParams) -> Nothing:
-    view.copy(native_path(params.source_path), native_path(params.destination_path))
+def _copy_in_view(view: MountView, params: CopyParams, *, briefly: bool = False) -> Nothing:
+    source, destination = native_path(params.source_path), native_path(params.destination_path)
+    view.copy(source, destination, briefly=briefly)
     return NOTHING
 
 
-def _write_in_view(view: MountView, params: WriteFileParams) -> Nothing:
-    view.write_file(native_path(params.path), plain.decode_data(params.data_base64))
+def _write_in_view(view: MountView, params: WriteFileParams, *, briefly: bool = False) -> Nothing:
+    data = plain.decode_data(params.data_base64, briefly=briefly)
+    view.write_file(native_path(params.path), data, briefly=briefly)
     return NOTHING
 
 
