@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 
 from handrail import secret_proof
-from handrail.keeper import hardening, messages, own_fds, tree, waiting_children
+from handrail.keeper import hardening, messages, own_fds, sealed_device, tree, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
 from handrail.keeper.proc_children import children_of
@@ -220,6 +220,7 @@ class Keeper:
             signal.signal(number, _noted)
         hardening.ignore_terminal()
         own_fds.make_room()
+        sealed_device.prepare()
         self.serve(wake)
 
     def serve(self, wake: int) -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
 _RESOLV_CONF = b"/etc/resolv.conf"
-#: What ``spreads`` has found.
+#: What ``needs_own_mounts`` has found.
 _spreading: list[bool] = []
 
 
@@ -157,12 +157,12 @@ def wrap(
             closing.append(memory(text))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*before, *program)
-        elif bwrap.apart and spreads() and joining is None:
+        elif bwrap.apart and needs_own_mounts() and joining is None:
             closing.append(upkeep.filter("apart", True))
             passed.append((APART_FD, closing[-1]))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         if joining is not None:
-            apart = bwrap.apart and not plan.beforehand and spreads()
+            apart = bwrap.apart and not plan.beforehand and needs_own_mounts()
             program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             if beside:
@@ -304,8 +304,9 @@ def _setsid() -> bytes:
     return b"setsid"
 
 
-def spreads() -> bool:
-    """Whether later mounts of this machine would show up inside; looked at once."""
+def needs_own_mounts() -> bool:
+    """Whether later mounts of this machine would show up inside, or a command would own the
+    machine's devices; looked at once."""
     if not _spreading:
-        _spreading.append(receives_mounts())
+        _spreading.append(receives_mounts() or os.stat(os.devnull).st_uid == os.geteuid())
     return _spreading[0]
