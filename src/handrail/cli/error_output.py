@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import NoReturn, TypeGuard
 
-from handrail.cli.stdio import OutputFailed, say
+from handrail.cli.stdio import OutputFailed, printable, say
 from handrail.errors import (
     ExecutorSpawnFailed,
     HandrailError,
@@ -140,6 +140,7 @@ class Parser(argparse.ArgumentParser):
 
         message = suggestion.improved(self, message)
         if not _json:
+            message = printable(message)
             usage = self.format_usage()
             if usage.count("\n") <= _SHORT_USAGE:
                 super().error(message)

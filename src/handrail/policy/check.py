@@ -153,7 +153,12 @@ def explanation(command: Sequence[str], verdict: Verdict) -> str:
         lines.extend(f"  {line}" for line in _finding_lines(finding))
     if verdict.proposed_prefix:
         lines.append(f"  rule to offer: {shlex.join(verdict.proposed_prefix)}")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{_printable(line)}\n" for line in lines)
+
+
+def _printable(line: str) -> str:
+    """One line that shows a command as it is: it could move the cursor, or forge another line."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
 
 
 def _finding_lines(finding: Finding) -> list[str]:

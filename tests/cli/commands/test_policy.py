@@ -86,6 +86,17 @@ def test_reasons_come_with_the_line_of_the_file(folder: Path) -> None:
         assert check(folder, "--explain", "--sandbox", off, "ls")[0] == 0
 
 
+@pytest.mark.fault
+def test_a_command_cannot_forge_its_explanation(folder: Path) -> None:
+    hostile = "rm \x1b[2J\x9b\r\u202ex\nallow: ls"
+    _, out, _ = check(folder, "--explain", "--shell", hostile)
+    assert all(line.isprintable() for line in out.splitlines())
+    assert not any(line.startswith("allow: ls") for line in out.splitlines())
+    assert "\\x1b[2J" in out
+    _, _, said = check(folder, "--approval", "\x1b[2J", "ls")
+    assert "\x1b" not in said
+
+
 def test_files_that_cannot_be_used_and_wrong_usage(folder: Path) -> None:
     (folder / "b.rules").write_text("prefix_rule([])\n")
     code, out, err = handrail("policy", "check", "--rules", "b.rules", "ls", cwd=folder)

@@ -312,6 +312,8 @@ LAUNCHERS = [
     "timeout --preserve-status 5 zap x",
 ]
 MORE = [
+    "git merge-index zap -a",
+    "git merge-index -o -q zap f",
     "echo zap x | sh 3<<'E'\ntrue\nE",
     "echo zap x | sh 3<a.txt",
     "exec 5< s; sh <<'E' <&5\ntrue\nE",

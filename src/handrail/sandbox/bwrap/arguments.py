@@ -27,6 +27,10 @@ FIRST_FD = 17
 APART_FD = BEFORE_FD
 #: Of a sandbox that is a copy of a template: the template's mounts, and the program that copies.
 NAMESPACE_FD, COPY_FD = ARGS_FD, BEFORE_FD
+#: The host's devices that every sandbox has.
+DEVICE_NODES = (
+    b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom", b"/dev/tty",
+)  # fmt: skip
 #: Where a template has the host's terminals, and an empty directory: copies mount their own /dev
 #: over its.
 HOST_TERMINALS, CLOSED = b"/dev/pts", b"/dev/shm"

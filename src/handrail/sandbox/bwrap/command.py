@@ -155,12 +155,12 @@ def wrap(
             closing.append(memory(text))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*before, *program)
-        elif bwrap.apart and receives_mounts(plan.mount_table) and joining is None:
+        elif bwrap.apart and _needs_own_mounts(plan) and joining is None:
             closing.append(upkeep.filter("apart", True))
             passed.append((APART_FD, closing[-1]))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         if joining is not None:
-            apart = bwrap.apart and not plan.beforehand and receives_mounts(plan.mount_table)
+            apart = bwrap.apart and not plan.beforehand and _needs_own_mounts(plan)
             program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             if beside:
@@ -300,3 +300,8 @@ def _setsid() -> bytes:
         if os.path.exists(place):
             return place
     return b"setsid"
+
+
+def _needs_own_mounts(plan: Plan) -> bool:
+    """Whether later mounts of this machine would show up inside, or a command would own its devices."""
+    return receives_mounts(plan.mount_table) or os.stat(os.devnull).st_uid == os.geteuid()

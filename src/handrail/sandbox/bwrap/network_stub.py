@@ -43,6 +43,7 @@ from handrail.keeper.elf_x86_64 import (
     put,
 )
 from handrail.sandbox.bwrap.private_mounts_stub import (
+    ISOLATION,
     become,
     id_files,
     isolate_mounts,
@@ -98,10 +99,10 @@ def joiner(network: int, itself: int, *, user: bool, apart: bool) -> bytes:
         code += put(EDI, network) + put(ESI, _NEW_NETWORK) + call(_SETNS) + OR_LEAVE
         code += put(EDI, network) + call(_CLOSE)
         if apart:
-            code += isolate_mounts(places[0])
+            code += isolate_mounts(*places)
         return code + become(itself)
 
-    return _built([_ROOT], text)
+    return _built([*ISOLATION], text)
 
 
 def _built(data: list[bytes], text: Callable[[list[int]], bytes]) -> bytes:

@@ -12,6 +12,7 @@ In C it would be::
     write_file("/proc/self/uid_map", "UID UID 1");
     write_file("/proc/self/gid_map", "GID GID 1");
     mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+    mount_setattr(AT_FDCWD, "/dev", 0, MOUNT_ATTR_RDONLY);  // root owns the devices
     close(NUMBER);
     execve(argv[1], argv + 1, environ);
 
@@ -34,10 +35,14 @@ from handrail.keeper.elf_x86_64 import (
 )
 from handrail.sandbox.bwrap.arguments import APART_FD
 
+#: The path of the devices, and ``struct mount_attr`` with MOUNT_ATTR_RDONLY.
+_SEAL = (b"/dev\0", (1).to_bytes(8, "little") + bytes(24))
+#: What code of ``isolate_mounts`` reads.
+ISOLATION = (b"/\0", *_SEAL)
 #: The fd of this program in its own process.
 NUMBER = APART_FD
 
-_WRITE, _OPEN, _CLOSE, _EXECVE, _MOUNT, _UNSHARE = 1, 2, 3, 59, 165, 272
+_WRITE, _OPEN, _CLOSE, _EXECVE, _MOUNT, _UNSHARE, _MOUNT_SETATTR = 1, 2, 3, 59, 165, 272, 442
 _NEW_NAMESPACE, _NEW_USER = 0x20000, 0x10000000
 _PRIVATE = 0x4000 | 1 << 18  # recursively
 _FOR_WRITING = 1
@@ -45,15 +50,19 @@ _FOR_WRITING = 1
 
 def elf(uid: int, gid: int, itself: int) -> bytes:
     """Build the program for a user; it closes the fd of itself."""
-    texts = [b"/\0", *(() if uid == 0 else id_files(uid, gid))]
+    texts = [b"/\0", *(_SEAL if uid == 0 else id_files(uid, gid))]
     text = b""
     for _ in range(2):  # the second pass knows its length
         places = [data_at(text)]
         for one in texts[:-1]:
             places.append(places[-1] + len(one))
         unshared = _NEW_USER if uid != 0 else 0
-        text = _unshare(unshared) + write_files(texts[1:], places[1:])
-        text += _make_private(places[0]) + become(itself)
+        text = _unshare(unshared)
+        if uid == 0:
+            text += _make_private(places[0]) + _seal(*places[1:])
+        else:
+            text += write_files(texts[1:], places[1:]) + _make_private(places[0])
+        text += become(itself)
     return executable(text, b"".join(texts))
 
 
@@ -80,9 +89,9 @@ def write_files(texts: list[bytes], places: list[int]) -> bytes:
     return text
 
 
-def isolate_mounts(root: int) -> bytes:
-    """Code for a mount namespace that no later mount reaches; ``root``: the address of "/"."""
-    return _unshare(0) + _make_private(root)
+def isolate_mounts(root: int, devices: int, read_only: int) -> bytes:
+    """Code for a mount namespace that no later mount reaches, by the addresses of ``ISOLATION``."""
+    return _unshare(0) + _make_private(root) + _seal(devices, read_only)
 
 
 def become(itself: int) -> bytes:
@@ -103,3 +112,15 @@ def _make_private(root: int) -> bytes:
     text = put(EDI, 0) + put(ESI, root) + put(EDX, 0)
     text += b"\x41\xba" + number(_PRIVATE, 4) + b"\x4d\x31\xc0"  # mov r10d, flags; xor r8, r8
     return text + call(_MOUNT) + OR_LEAVE
+
+
+def _seal(devices: int, read_only: int) -> bytes:
+    """Make the mount of the devices read-only, if it is one; they can be written nevertheless.
+
+    bwrap's mounts of them are then read-only too: what it makes so itself has no devices.
+    """
+    text = put(EDI, 2**32 - 100) + put(ESI, devices) + put(EDX, 0)
+    text += b"\x48\x63\xff"  # movsxd rdi, edi: AT_FDCWD
+    text += b"\x41\xba" + number(read_only, 4)  # mov r10d, address
+    text += b"\x41\xb8" + number(len(_SEAL[1]), 4)  # mov r8d, size
+    return text + call(_MOUNT_SETATTR)

@@ -6,7 +6,10 @@ It makes what the copy has for itself, gives up all rights, starts the stub, and
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // if it ends with its parent
     closed = open_tree("/dev/shm", OPEN_TREE_CLONE);
-    for (node in DEVICE_NODES) device[node] = open_tree(node, OPEN_TREE_CLONE);
+    for (node in DEVICE_NODES) {
+        device[node] = open_tree(node, OPEN_TREE_CLONE);
+        mount_setattr(device[node], "", AT_EMPTY_PATH, MOUNT_ATTR_RDONLY);
+    }
     mount("tmpfs", "/dev", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
     for (node in DEVICE_NODES) { mknod(node, S_IFREG | 0444); move_mount(device[node], node); }
     for (link in LINKS) symlink(link.target, link.path);
@@ -62,6 +65,7 @@ from handrail.keeper.elf_x86_64 import (
 from handrail.sandbox.bwrap.arguments import (
     CLOSED,
     COPY_FD,
+    DEVICE_NODES,
     FIRST_PROCESS,
     HOST_TERMINALS,
     INFO_FD,
@@ -87,8 +91,8 @@ _SYMLINK, _UMASK, _SETSID, _CAPSET, _MKNOD, _PRCTL, _MOUNT = (
     88, 95, 112, 126, 133, 157, 165,
 )  # fmt: skip
 _EXIT_GROUP, _OPENAT, _UNSHARE, _DUP3, _SECCOMP, _STATX = 231, 257, 272, 292, 317, 332
-_OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE = 428, 429, 436
-_HERE, _EMPTY_SOURCE = -100, 4
+_OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 436, 442
+_HERE, _EMPTY_SOURCE, _EMPTY_PATH = -100, 4, 0x1000
 _CLOSE_ON_EXEC = 0x80000
 _CLONE_TREE = 1 | _CLOSE_ON_EXEC
 _DIRECTORY_PATH = 0x200000 | 0x10000 | _CLOSE_ON_EXEC
@@ -101,8 +105,9 @@ _WANT_INODE, _STATX_INODE, _STAT_DEVICE = 0x100, 32, 40
 _ALL_FDS = 2**32 - 1
 _NO_CAPABILITIES = number(0x20080522, 4) + bytes(4 + 24)
 
-_NODES = (b"null", b"zero", b"full", b"random", b"urandom", b"tty")
 _CONSOLE = b"/dev/console"
+#: ``struct mount_attr`` with MOUNT_ATTR_RDONLY: root owns the devices and could change modes.
+_SEALED = number(1, 8) + bytes(24)
 _LINKS = (
     (b"/proc/self/fd/0", b"/dev/stdin"),
     (b"/proc/self/fd/1", b"/dev/stdout"),
@@ -193,10 +198,14 @@ def write(
 
 def _make_devices(code: Code, data: Data, scratch: int, *, terminal: bool) -> None:
     """A /dev as bubblewrap makes it, with the same devices and terminals of its own."""
-    text, places = data.text, [b"/dev/" + name for name in _NODES]
+    text, places = data.text, list(DEVICE_NODES)
     for index, place in enumerate(places):
         code += call(_OPEN_TREE, _HERE, text(place), _CLONE_TREE) + OR_LEAVE
         code += store(scratch + _DEVICES + 4 * index)
+        device = At(scratch + _DEVICES + 4 * index)
+        sealed = text(_SEALED)
+        code += call(_MOUNT_SETATTR, device, text(b""), _EMPTY_PATH, sealed, len(_SEALED))
+        code += OR_LEAVE
     if terminal:
         _find_terminal(code, data, scratch)
         code += store(scratch + _DEVICES + 4 * len(places))
