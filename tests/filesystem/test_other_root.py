@@ -1,4 +1,4 @@
-"""Changes that an event loop makes itself: little ones, in a tmpfs or on a calm disk."""
+"""Changes that an event loop makes itself: little ones, in a tmpfs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from handrail.errors import FilesError
 from handrail.filesystem import other_root, syscalls
-from handrail.filesystem.calm_disks import CalmDisks
 from handrail.protocol.environment import NOTHING
 from handrail.protocol.filesystem import CopyParams, CreateDirectoryParams, RemoveParams
 from handrail.protocol.filesystem import WriteFileParams as WriteParams
@@ -52,10 +50,7 @@ def _calls(place: Path) -> Calls:
     }
 
 
-def test_a_tmpfs_is_changed_whatever_disks_do(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(other_root, "calm_disks", CalmDisks("/proc/self/no-account"))
+def test_a_tmpfs_is_changed_at_once(memory: Path) -> None:
     calls = _calls(memory)
     for name in ("write", "copy", "replace", "mkdir", "remove", "list"):
         calls[name]()
@@ -65,27 +60,14 @@ def test_a_tmpfs_is_changed_whatever_disks_do(
 
 
 @pytest.mark.parametrize("name", ["write", "copy", "replace", "mkdir", "remove", "list"])
-def test_a_busy_disk_is_left_to_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_disk_is_left_to_a_thread(tmp_path: Path, name: str) -> None:
     if not os.major(tmp_path.stat().st_dev):
         pytest.skip("temporary files are not on a disk")
     call = _calls(tmp_path)[name]
-    monkeypatch.setattr(other_root, "calm_disks", CalmDisks("/proc/self/no-account"))
     with pytest.raises(BlockingIOError):
         call()
     assert sorted(os.listdir(tmp_path)) == ["old", "source"]
     assert (tmp_path / "source").read_bytes() == b"source"
-
-
-def test_how_long_it_took_is_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(other_root.calm_disks, "took", told.append)
-    call = _calls(memory)["remove"]
-    call()
-    with pytest.raises(FilesError):  # it is missing now
-        call()
-    assert len(told) == 2
 
 
 def test_what_takes_long_is_left_to_a_thread(memory: Path) -> None:

@@ -13,22 +13,17 @@ take the threads that others need, and one of them is ``/proc``.  Paths are ther
 memory alone.  The rest blocks: call it in a thread.
 
 ``briefly``: it is called on an event loop.  Then only little is written, copied, freed or listed,
-in a tmpfs, or on a disk while the disks are calm.  ``root`` may be None: our own root directory,
-with the rights that this process has.
+and only in a tmpfs: a disk may have to be waited for, and nothing tells beforehand.  ``root`` may
+be None: our own root directory, with the rights that this process has.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from functools import wraps
-from time import monotonic
-from typing import ParamSpec, TypeVar
 
 from handrail.filesystem import names, syscalls
-from handrail.filesystem.calm_disks import calm_disks
 from handrail.filesystem.directories import DIRECTORY_LIMIT, DirectoryEntry
 from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import STAND
@@ -44,27 +39,7 @@ _RULES = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS | syscall
 _RULES_BELOW = _RULES | syscalls.RESOLVE_IN_ROOT
 _LIST = os.O_RDONLY | os.O_DIRECTORY | CAREFUL
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def _timed(work: Callable[P, T]) -> Callable[P, T]:
-    """The same, and how long it takes on an event loop decides whether another may."""
-
-    @wraps(work)
-    def timed(*given: P.args, **options: P.kwargs) -> T:
-        if not options.get("briefly"):
-            return work(*given, **options)
-        began = monotonic()
-        try:
-            return work(*given, **options)
-        finally:
-            calm_disks.took(monotonic() - began)
-
-    return timed
-
-
-@_timed
 def read_directory(
     path: NativePath, *, root: int | None, briefly: bool = False
 ) -> list[DirectoryEntry]:
@@ -91,7 +66,6 @@ def read_directory(
             os.close(fd)
 
 
-@_timed
 def create_directory(
     path: NativePath,
     *,
@@ -113,7 +87,6 @@ def create_directory(
         os.close(parent)
 
 
-@_timed
 def remove(
     path: NativePath,
     *,
@@ -144,7 +117,6 @@ def remove(
         raise BlockingIOError from None
 
 
-@_timed
 def write_file(
     path: NativePath,
     data: bytes | bytearray | memoryview,
@@ -172,7 +144,6 @@ def write_file(
         os.close(parent)
 
 
-@_timed
 def copy(
     source: NativePath,
     destination: NativePath,
@@ -184,8 +155,7 @@ def copy(
     """``copying.copy`` of a regular file."""
     fd, status = _open_regular(native(source), root, briefly)
     try:
-        # What is read on an event loop has to be in memory.
-        data = _read_from_memory(fd, status) if briefly else b""
+        data = _read_brief(fd, status) if briefly else b""
         parent, name = _open_parent(native(destination), root, refused, briefly)
         try:
             mode = stat.S_IMODE(status.st_mode)
@@ -219,8 +189,8 @@ def _open(raw: bytes, flags: int, root: int | None, briefly: bool) -> int:
         fd = syscalls.openat2(syscalls.AT_FDCWD if root is None else root, raw, flags, 0, rules)
     except OSError:
         raise BlockingIOError from None
-    on_disk = os.major(os.fstat(fd).st_dev)
-    if (briefly and not calm_disks) if on_disk else not syscalls.is_tmpfs(fd):
+    on_disk = not briefly and os.major(os.fstat(fd).st_dev)
+    if not on_disk and not syscalls.is_tmpfs(fd):
         os.close(fd)
         raise BlockingIOError
     return fd
@@ -231,17 +201,15 @@ def _frees_much(status: os.stat_result) -> bool:
     return max(status.st_size, status.st_blocks * 512) > BRIEF_SIZE and stat.S_ISREG(status.st_mode)
 
 
-def _read_from_memory(fd: int, status: os.stat_result) -> bytes:
-    """The content of a small file that has been read or written lately."""
+def _read_brief(fd: int, status: os.stat_result) -> bytes:
+    """The content of a small file."""
     # One that claims to be empty may not be.
     if not 0 < status.st_size <= BRIEF_SIZE:
         raise BlockingIOError
-    data = bytearray(status.st_size + 1)
-    # A tmpfs is in memory and takes no RWF_NOWAIT.
-    flags = os.RWF_NOWAIT if os.major(status.st_dev) else 0
-    if os.preadv(fd, [data], 0, flags) != status.st_size:
-        raise BlockingIOError  # the rest is not in memory, or its size changed just now
-    return bytes(data[:-1])
+    data = os.pread(fd, status.st_size + 1, 0)
+    if len(data) != status.st_size:
+        raise BlockingIOError  # its size changed just now
+    return data
 
 
 def _open_parent(

@@ -303,5 +303,5 @@ def _setsid() -> bytes:
 
 
 def _needs_own_mounts(plan: Plan) -> bool:
-    """Whether later mounts of this machine would show up inside, or a command would own its devices."""
+    """Whether later mounts would show up inside, or the command would own the machine's devices."""
     return receives_mounts(plan.mount_table) or os.stat(os.devnull).st_uid == os.geteuid()
