@@ -43,3 +43,13 @@ class HttpResponseResult(Wire):
     status: int
     headers: list[HeaderShape]
     body_base64: str
+
+
+class BodyDeltaNotification(Wire):
+    """A piece of a streamed body; the last one is empty and says whether it went well."""
+
+    request_id: str
+    seq: int
+    delta_base64: str
+    done: bool
+    error: str | None
