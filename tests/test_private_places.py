@@ -184,7 +184,7 @@ def test_a_directory_that_is_recorded_again_is_there_all_the_time(
     assert private_places.remember(str(given))
     assert seen == []  # nothing was written, and no plan is made anew
     assert private_places.revision() == before
-    monkeypatch.setattr(private_places, "_mount_namespace", lambda: 1)
+    monkeypatch.setattr(private_places, "mount_namespace", lambda: 1)
     assert private_places.remember(str(given))
     assert seen == [[os.fsencode(given)]] * 2
 
@@ -198,7 +198,7 @@ def test_a_directory_in_another_mount_namespace_is_not_forgotten(
     private_places.remember(str(given))
     given.rename(tmp_path / "out of sight")
     with monkeypatch.context() as patch:
-        patch.setattr(private_places, "_mount_namespace", lambda: 1)
+        patch.setattr(private_places, "mount_namespace", lambda: 1)
         assert private_places.remembered() == []
     (tmp_path / "out of sight").rename(given)
     assert private_places.remembered() == [os.fsencode(given)]
@@ -210,7 +210,7 @@ def test_a_directory_of_a_mount_namespace_before_the_boot_is_forgotten(
     given = tmp_path / "given"
     given.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(private_places, "_mount_namespace", lambda: 1)
+        patch.setattr(private_places, "mount_namespace", lambda: 1)
         private_places.remember(str(given))
     given.rmdir()
     (record,) = (Path(private_places.user_directory()) / "places").iterdir()
