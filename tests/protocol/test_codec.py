@@ -38,6 +38,7 @@ from handrail.protocol.process import (
     TerminateParams,
     WriteParams,
 )
+from handrail.protocol.sandbox import SandboxParams
 
 
 def with_params(params: str) -> str:
@@ -464,3 +465,12 @@ def test_our_own_messages_are_read_quickly() -> None:
     text = codec.request_message(7, "process/start", {"argv": ["ü", "\n"], "env": {}, "n": 1.5})
     assert codec._canonical(text) == json.loads(text)
     assert codec._canonical(text.decode()) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "permissions", [{"type": "disabled"}, {"type": "external", "network": "restricted"}]
+)
+def test_a_member_may_be_one_of_several_shapes(permissions: dict[str, Any]) -> None:
+    given = {"permissions": permissions, "cwd": "file:///", "windowsSandboxLevel": "disabled"}
+    found = codec.convert(given, SandboxParams)
+    assert type(found.permissions).__name__.lower() == permissions["type"]

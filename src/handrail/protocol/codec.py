@@ -217,12 +217,11 @@ def _check_bounds(value: Any, shape: type[Any], place: str) -> None:
     """Refuse an ``Unsigned`` above 64 bits, in the shape and in shapes that are its members."""
     for name, wire_name, inner in _unsigned_members(cast("Hashable", shape)):
         member = getattr(value, name)
-        if member is None:
-            continue
-        where = f"{place}.{wire_name}"
         if inner is not None:
-            _check_bounds(member, inner, where)
-        elif member > U64_MAX:
+            if isinstance(member, inner):  # one of several, or absent
+                _check_bounds(member, inner, f"{place}.{wire_name}")
+        elif isinstance(member, int) and member > U64_MAX:
+            where = f"{place}.{wire_name}"
             raise RpcError(INVALID_PARAMS, f"invalid params: {where} does not fit 64 bits")
 
 
