@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from functools import lru_cache
 
 from handrail.start_errors import SpawnFailed
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
 #: For a child without a PATH of its own.
 DEFAULT_PATH = b"/usr/local/bin:/bin:/usr/bin"
+
+#: The last PATH that was searched, and its places.
+_last: tuple[bytes, tuple[bytes, ...]] = (b"", (b"./",))
 
 
 def open_cwd(path: bytes) -> int:
@@ -59,10 +61,12 @@ def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
     raise spawn_failed(name, number)
 
 
-@lru_cache(maxsize=16)
 def _places(path: bytes) -> tuple[bytes, ...]:
     """What a name is put behind, for each entry of a PATH; most commands have the same one."""
-    return tuple([entry + b"/" if entry else b"./" for entry in path.split(b":")])
+    global _last
+    if _last[0] != path:
+        _last = path, tuple([entry + b"/" if entry else b"./" for entry in path.split(b":")])
+    return _last[1]
 
 
 def _mode(path: bytes, cwd: int) -> int:
