@@ -94,6 +94,16 @@ def test_package_managers(command: list[str], tmp_path: Path) -> None:
     assert "--network" in said.rpartition("use ")[2]
 
 
+def test_a_name_server_of_the_machine_itself(tmp_path: Path) -> None:
+    """A datagram socket is connected although nothing answers, and programs say little then."""
+    ask = (
+        "import socket; socket.socket(type=socket.SOCK_DGRAM).connect(('127.0.0.53', 53)); exit(1)"
+    )
+    said = last_line(handrail(*RUN, sys.executable, "-c", ask, cwd=tmp_path))
+    assert "refused by the sandbox: connecting to 127.0.0.53:53" in said
+    assert said.endswith("--network")
+
+
 #: What ``docker ps`` does and says, for machines without it.
 DOCKER = """#!{python}
 import socket, sys

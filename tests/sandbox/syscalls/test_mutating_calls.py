@@ -92,3 +92,10 @@ def test_addresses_that_leave() -> None:
         assert text(own) is None
     for other in (b"", b"\1\0/run/x", v6("2001:db8::1", 80)[:20]):
         assert text(other) is None
+    server = v4("127.0.0.53", 53)
+    assert mutating_calls.is_name_server(server)
+    assert text(server) is None
+    assert text(server, own_network=True) == "127.0.0.53:53"
+    assert text(v6("::1", 53), own_network=True) == "[::1]:53"
+    assert not mutating_calls.is_name_server(v4("127.0.0.53", 80))
+    assert text(v4("127.0.0.53", 80), own_network=True) is None

@@ -17,6 +17,8 @@ from handrail.sandbox.syscalls.seccomp_filter import ALLOW, JEQ, JSET, NOTIFY, A
 AT_FDCWD = -100
 #: Opening with one of these flags is meant to change something.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+#: The port of name servers.
+_NAME_SERVER = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,17 @@ def fails_first(sort: str, flags: int, exists: bool) -> bool:
     return not exists
 
 
-def address_text(raw: bytes) -> str | None:
-    """host:port of an Internet address that is not this machine's own; else None."""
+def is_name_server(raw: bytes) -> bool:
+    """Whether an address of any family has the port of name servers."""
+    return raw[2:4] == b"\0%c" % _NAME_SERVER and int.from_bytes(raw[:2], "little") in (2, 10)
+
+
+def address_text(raw: bytes, *, own_network: bool = False) -> str | None:
+    """host:port of an Internet address that is not this machine's own; else None.
+
+    ``own_network``: a name server of the machine counts as well.  A sandbox with a network of its
+    own has none: no command in it may listen on a port below 1024.
+    """
     import ipaddress  # only needed for a failed connect
 
     if len(raw) < 8:
@@ -101,14 +112,14 @@ def address_text(raw: bytes) -> str | None:
     port = int.from_bytes(raw[2:4], "big")
     host: ipaddress.IPv4Address | ipaddress.IPv6Address
     if family == 2:
-        host = ipaddress.IPv4Address(raw[4:8])
-        if host.is_loopback or host == ipaddress.IPv4Address(0):
-            return None
-        return f"{host}:{port}"
-    if family == 10 and len(raw) >= 24:
-        host = ipaddress.IPv6Address(raw[8:24])
-        mapped = host.ipv4_mapped
-        if host.is_loopback or int(host) == 0 or (mapped is not None and mapped.is_loopback):
-            return None
-        return f"[{host}]:{port}"
-    return None
+        host, shown = ipaddress.IPv4Address(raw[4:8]), "{}:{}"
+        plain = host
+    elif family == 10 and len(raw) >= 24:
+        host, shown = ipaddress.IPv6Address(raw[8:24]), "[{}]:{}"
+        plain = host.ipv4_mapped or host
+    else:
+        return None
+    here = plain.is_loopback or plain.is_unspecified
+    if here and not (own_network and port == _NAME_SERVER):
+        return None
+    return shown.format(host, port)

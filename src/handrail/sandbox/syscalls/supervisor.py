@@ -257,8 +257,12 @@ class Supervisor:
             error = _DONE_BEFORE.get(error, error)
         identity = attempt.call.identity
         # Before the answer, after which the command may end and be asked what it was refused.
-        if error in _NO_WAY and not shares_our_network(attempt.notice.pid):
-            self._note_unreached(attempt.call.address, attempt.notice.pid)
+        # The machine's own name server (127.0.0.53, say) is not in the sandbox's network either: a
+        # datagram socket is connected to its address nevertheless.
+        address, offline = attempt.call.address, self._way_out is None
+        lost = error in _NO_WAY or (offline and mutating_calls.is_name_server(address))
+        if lost and not shares_our_network(attempt.notice.pid):
+            self._note_unreached(address, attempt.notice.pid)
         with self._lock:
             if self._attempts.get(identity) is attempt:
                 del self._attempts[identity]
@@ -280,7 +284,7 @@ class Supervisor:
 
     def _note_unreached(self, address: bytes, pid: int) -> None:
         """Record the target of a ``connect`` for which this sandbox has no way."""
-        text = mutating_calls.address_text(address)
+        text = mutating_calls.address_text(address, own_network=self._way_out is None)
         if text is None:
             return
         host, _, port = text.rpartition(":")
