@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 
 from handrail import secret_proof
-from handrail.keeper import hardening, messages, own_fds, sealed_device, tree, waiting_children
+from handrail.keeper import hardening, messages, null_device, own_fds, tree, waiting_children
 from handrail.keeper.children import Children
 from handrail.keeper.limits import rlimits
 from handrail.keeper.noted_signals import NotedSignals
@@ -218,7 +218,7 @@ class Keeper:
         """Serve, and return when everything is over."""
         hardening.ignore_terminal()
         own_fds.make_room()
-        sealed_device.prepare()
+        null_device.prepare()
         self.serve(NotedSignals())
 
     def serve(self, signals: NotedSignals) -> None:

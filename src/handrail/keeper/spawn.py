@@ -20,7 +20,7 @@ import socket
 import struct
 
 from handrail import terminal_size
-from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, sealed_device, waiting_stub
+from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, null_device, waiting_stub
 from handrail.keeper.limits import group_spawn
 from handrail.keeper.limits.rlimits import of_process
 from handrail.keeper.seccomp import spawn as seccomp_spawn
@@ -173,7 +173,7 @@ def start(
                 first = (os.POSIX_SPAWN_DUP2, in_child, 0)
             else:
                 names = PIPE_NAMES
-                theirs.append(sealed_device.opened())
+                theirs.append(null_device.opened())
                 first = (os.POSIX_SPAWN_DUP2, theirs[-1], 0)
             actions = [
                 first,

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from handrail import passed_fds
 from handrail.errors import FilesError
 from handrail.sandboxed_files import frames
 from handrail.sandboxed_files.frames import GREETING
@@ -177,8 +178,7 @@ class FileHelperClient:
 
     def _take_greeting(self) -> None:
         """Read the byte before all frames, with what is passed; raises OSError."""
-        flags = socket.MSG_CMSG_CLOEXEC
-        said, passed, _, _ = socket.recv_fds(self._sock, len(GREETING), 2, flags)
+        said, passed = passed_fds.receive(self._sock, len(GREETING), 2)
         if said != GREETING:
             for fd in passed:
                 os.close(fd)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+PREFIX = "handrail_"
 #: What a value outside the set of its label is recorded as.
 UNKNOWN = "unknown"
 

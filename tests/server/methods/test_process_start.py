@@ -229,7 +229,7 @@ async def test_names_no_environment_can_hold() -> None:
             code, text = await client.refused(
                 "process/start", {**client.start_params("p", "true"), **members}
             )
-            assert code == -32603
+            assert code == -32602
             assert "NUL" in text
 
 

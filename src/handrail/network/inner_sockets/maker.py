@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
+from handrail import passed_fds
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.network.inner_sockets import stub
 
@@ -38,9 +39,7 @@ def make(network: int, kinds: Sequence[str]) -> list[socket.socket]:
             pid = _start(theirs.fileno(), network, kinds)
         try:
             ours.settimeout(_SECONDS)
-            # Close-on-exec: another program of ours must not keep them open.
-            flags = socket.MSG_CMSG_CLOEXEC
-            answer, fds, _, _ = socket.recv_fds(ours, 16, wanted, flags)
+            answer, fds = passed_fds.receive(ours, 16, wanted)
         finally:
             ours.shutdown(socket.SHUT_RDWR)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

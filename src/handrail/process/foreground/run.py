@@ -123,7 +123,6 @@ class Foreground:
         self._inside = command.running
         self._copies = copies
         passed, terminal = command.passed, None
-        devices: tuple[tuple[int, int], ...] = ()
         try:
             if self._inside is None:
                 _become_subreaper()
@@ -133,20 +132,12 @@ class Foreground:
             passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
-            if self._inside is not None:
-                given = {number for number, _ in passed}
-                devices = _sealed([one for one in self.own_streams if one not in given], no_input)
-                passed += devices
-                no_input = no_input and all(number for number, _ in devices)
             self._pid, self._listener = start_passing(
                 command.argv, command.env, passed, self.tag, no_input=no_input, terminal=terminal
             )
         except BaseException:
             command.abandon()
             raise
-        finally:
-            for _, fd in devices:
-                os.close(fd)
         command.sent()
         if copies is not None:
             copies.sent()
@@ -329,32 +320,6 @@ def is_plain(number: int) -> bool:
     if kind == 0o020000:  # a character device
         return status.st_rdev in _HARMLESS or os.isatty(number)
     return kind in (0o010000, 0o140000)
-
-
-def _sealed(numbers: list[int], no_input: bool) -> tuple[tuple[int, int], ...]:
-    """The devices among our streams that the command could change, opened so that it cannot.
-
-    Pairs of their numbers and fds.  ``no_input``: stdin is the null device instead of ours.
-    """
-    own = os.geteuid()
-    devices = [one for one in numbers if one or not no_input]
-    changeable = [one for one in devices if _is_device_of(one, own)]
-    no_input = no_input and os.stat(os.devnull).st_uid == own
-    if not changeable and not no_input:
-        return ()
-    from handrail.keeper import sealed_device  # for root alone
-
-    found = [(0, sealed_device.opened())] if no_input else []
-    opened = [(number, sealed_device.opened_again(number)) for number in changeable]
-    return tuple(found + [(number, fd) for number, fd in opened if fd is not None])
-
-
-def _is_device_of(number: int, user: int) -> bool:
-    try:
-        status = os.fstat(number)
-    except OSError:
-        return False
-    return status.st_rdev in _HARMLESS and status.st_uid == user
 
 
 def is_line(number: int) -> bool:

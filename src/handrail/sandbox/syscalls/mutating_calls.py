@@ -110,16 +110,17 @@ def address_text(raw: bytes, *, own_network: bool = False) -> str | None:
         return None
     family = int.from_bytes(raw[:2], "little")
     port = int.from_bytes(raw[2:4], "big")
-    host: ipaddress.IPv4Address | ipaddress.IPv6Address
+    plain: ipaddress.IPv4Address | ipaddress.IPv6Address
     if family == 2:
-        host, shown = ipaddress.IPv4Address(raw[4:8]), "{}:{}"
-        plain = host
+        plain = ipaddress.IPv4Address(raw[4:8])
+        shown = f"{plain}:{port}"
     elif family == 10 and len(raw) >= 24:
-        host, shown = ipaddress.IPv6Address(raw[8:24]), "[{}]:{}"
-        plain = host.ipv4_mapped or host
+        long = ipaddress.IPv6Address(raw[8:24])
+        plain = long.ipv4_mapped or long
+        shown = f"[{long}]:{port}"
     else:
         return None
     here = plain.is_loopback or plain.is_unspecified
     if here and not (own_network and port == _NAME_SERVER):
         return None
-    return shown.format(host, port)
+    return shown
