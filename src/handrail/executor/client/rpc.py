@@ -45,6 +45,10 @@ RESERVED_CALLS = 1
 BREATH_BYTES = 256 * 1024
 
 
+#: What is told of every process: a connection hands it on as one of these.
+NEWS = (OutputNotification, ExitedNotification, ClosedNotification)
+
+
 class _Output(msgspec.Struct):
     params: OutputNotification
 
@@ -58,7 +62,7 @@ class _Closed(msgspec.Struct):
 
 
 _Read = Callable[[Any], Any]
-#: What is told of every process, decoded without the generic path: by the beginning of a message.
+#: How that is decoded, without the generic path: by the beginning of a message.
 _NEWS: dict[str | bytes, tuple[str, _Read]] = {}
 for _method, _kind in (
     ("process/output", _Output),

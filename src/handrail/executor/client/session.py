@@ -24,13 +24,8 @@ from handrail.errors import (
     RpcError,
 )
 from handrail.executor.client.dial import Dialer, dialer_for, transport_failed
-from handrail.executor.client.rpc import CallTimedOut, RpcConnection
+from handrail.executor.client.rpc import NEWS, CallTimedOut, RpcConnection
 from handrail.protocol.envelope import ALREADY_ATTACHED
-from handrail.protocol.process import (
-    ClosedNotification,
-    ExitedNotification,
-    OutputNotification,
-)
 from handrail.transport.websocket_handshake import HandshakeError
 
 log = logging.getLogger(__name__)
@@ -47,8 +42,6 @@ RECOVERY_WINDOW = 25.0
 _RETRY_SECONDS = 0.1
 #: Consecutive connections on which a server may break the protocol.
 _MOST_BROKEN = 5
-#: What the connection has read already.
-_NEWS = (OutputNotification, ExitedNotification, ClosedNotification)
 
 
 class Route(Protocol):
@@ -412,7 +405,7 @@ class ExecServerClient:
     def _notified(self, method: str, params: Any) -> None:
         if not method.startswith("process/") and method != "network/policyDecision":
             return  # we subscribe to no file or HTTP notifications
-        if isinstance(params, _NEWS):
+        if isinstance(params, NEWS):
             process_id: object = params.process_id
         else:
             process_id = params.get("processId") if isinstance(params, dict) else None
