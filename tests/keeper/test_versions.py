@@ -11,7 +11,8 @@ from pathlib import Path
 
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
-from handrail.process.keeper_client.spawn_children import Found, Launcher
+from handrail.process.keeper_client.answers import Found
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import PROGRAM, KeeperHandle
 from tests.keeper.peer import Lodge, lodge, read_line
 from tests.support.eventually import eventually

@@ -10,7 +10,7 @@ import pytest
 
 from handrail.executor.local import LocalExecutor
 from handrail.process.default_shell import default_shell
-from handrail.process.keeper_client.spawn_children import Abilities
+from handrail.process.keeper_client.answers import Abilities
 from handrail.server import environment
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import process
-from handrail.process.keeper_client.spawn_children import Abilities
+from handrail.process.keeper_client.answers import Abilities
 from handrail.server import quota
 from handrail.server_settings import Quota
 from tests.support.clients import MemoryClient

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from handrail.process.keeper_client.spawn_children import Spawned
+from handrail.process.keeper_client.answers import Spawned
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import plan_retries
 from tests.support.clients import MemoryClient, b64

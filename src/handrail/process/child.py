@@ -16,7 +16,8 @@ from handrail.futures import set_done
 from handrail.keeper import messages
 from handrail.process.child_end import ChildEnd
 from handrail.process.exit_status import ExitInfo
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.output.child_output import ChildOutput
 from handrail.process.output.output_log import Chunk
 from handrail.process.spec import ProcessSpec, SandboxHandle

@@ -10,7 +10,8 @@ from functools import partial
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.child import Child
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.recovery import release
 from handrail.process.spawning import settle, spawn
 from handrail.process.spec import ProcessSpec

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spec import ProcessSpec
 
 

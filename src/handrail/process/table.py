@@ -18,8 +18,9 @@ from handrail.errors import KeeperLost, ProcessExists
 from handrail.keeper import malloc_trim, messages
 from handrail.process import sandbox_start
 from handrail.process.child import Child, Sink
+from handrail.process.keeper_client.answers import Spawned
 from handrail.process.keeper_client.link import gone
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.output.output_log import RetainedBytes
 from handrail.process.recovery import release, start_note
 from handrail.process.spawning import abandon, settle, spawn

@@ -23,7 +23,8 @@ import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
 from handrail.filesystem.pool import DEADLINE
 from handrail.futures import retrieve_exception, set_done
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spawning import spawn
 from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.sandboxed_files.client import FileHelperClient, Reply

@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Mapping
 
 from handrail.process.default_shell import default_shell
-from handrail.process.keeper_client.spawn_children import Abilities
+from handrail.process.keeper_client.answers import Abilities
 from handrail.process.output.spool import can_splice
 from handrail.process.stdin.log import can_send
 from handrail.protocol.environment import EnvironmentInfo, Shell

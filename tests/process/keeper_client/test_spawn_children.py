@@ -17,7 +17,8 @@ from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import messages
 from handrail.process import fd_reserve
 from handrail.process.keeper_client import spawn_children as launching
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import KeeperHandle, start_keeper
 from tests.keeper.peer import lodge
 from tests.process.workshop import Workshop, sh, spec

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from handrail.errors import KeeperLost
-from handrail.process.keeper_client.spawn_children import Found, Launcher
+from handrail.process.keeper_client.answers import Found
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.keeper_client.start_keeper import KeeperHandle
 from handrail.process.recovery import start_note
 from handrail.process.spec import ProcessSpec

@@ -33,7 +33,8 @@ from handrail.process.recovery.start_note import PORTER_NOTE
 from handrail.process.spec import ProcessSpec
 
 if TYPE_CHECKING:
-    from handrail.process.keeper_client.spawn_children import Found, Launcher, Spawned
+    from handrail.process.keeper_client.answers import Found, Spawned
+    from handrail.process.keeper_client.spawn_children import Launcher
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ class PorterLife:
 
     def adopt(self, found: Found) -> None:
         """Take over the porter of a server before us, or what it has left."""
-        from handrail.process.keeper_client.spawn_children import Spawned
+        from handrail.process.keeper_client.answers import Spawned
 
         held = dict(found.fds)
         ring, line = held.pop(RING, -1), held.pop(LINK, -1)

@@ -11,18 +11,17 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from handrail import fault_points
 from handrail.errors import KeeperLost
 from handrail.futures import retrieve_exception
 from handrail.keeper import messages
-from handrail.keeper.limits import cgroups
 from handrail.keeper.timeout_and_grace import CAUSE_ASKED
 from handrail.process import fd_reserve, find_program
 from handrail.process.exit_status import Usage
 from handrail.process.keeper_client import start_fields
+from handrail.process.keeper_client.answers import Abilities, Found, Spawned
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.orphan_look import OrphanLook
 from handrail.process.keeper_client.start_keeper import PROGRAM, KeeperHandle
@@ -34,45 +33,6 @@ from handrail.process.spec import ProcessSpec
 _EACH = 5
 #: Status, and if they are known user ms, system ms, max RSS.
 ExitCallback = Callable[..., None]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A child of a previous server; the caller closes the descriptors."""
-
-    child: int
-    pid: int
-    exit: tuple[int, ...] | None  # status, and if they are known user ms, system ms, max RSS
-    note: bytes
-    fds: dict[bytes, int]
-    ended: float | None = None  # when, on the monotonic clock
-    killed: bool = False  # with its whole tree, on request
-    asked: messages.Due | None = None  # to end, and the keeper sees to it
-    cut: bool = False  # there was no descriptor free for them
-
-
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """A running child; the caller closes the descriptors."""
-
-    child: int
-    pid: int
-    pidfd: int
-    fds: tuple[int, ...]  # stdout, stderr and perhaps stdin; or the terminal alone
-    listener: int = -1  # of one whose calls are announced
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """How trees are ended here (``cgroup`` or ``walk``), and which limits can be set."""
-
-    trees: str = "walk"
-    limits: frozenset[str] = frozenset()
-
-    @property
-    def groups(self) -> bool:
-        """Whether several children can have limits together (``Group``)."""
-        return cgroups.GROUP.decode() in self.limits
 
 
 class Launcher:

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind, Usage
-from handrail.process.keeper_client.spawn_children import Found, Launcher, Spawned
+from handrail.process.keeper_client.answers import Found, Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.output.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED
 from handrail.process.recovery import release
 from handrail.process.recovery.start_note import Note

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handrail.process.keeper_client.spawn_children import Spawned
+from handrail.process.keeper_client.answers import Spawned
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.light_dataclass import Frozen

@@ -22,7 +22,8 @@ from handrail.errors import SandboxUnavailable
 from handrail.keeper import waiting_stub
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.process import fd_reserve
-from handrail.process.keeper_client.spawn_children import Launcher, Spawned
+from handrail.process.keeper_client.answers import Spawned
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.spawning import settle, spawn
 from handrail.process.spec import ProcessSpec, Waiting
 from handrail.sandbox.bwrap.arguments import LINE_FD

@@ -14,7 +14,7 @@ from handrail.sandbox.plan.safe_open import Exchanged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.process.keeper_client.spawn_children import Spawned
+    from handrail.process.keeper_client.answers import Spawned
     from handrail.sandbox.bwrap.instance import RunningSandbox
     from handrail.sandbox.sandboxed_command import SandboxedCommand
     from handrail.sandbox.warm.template import Template

@@ -15,7 +15,8 @@ import msgspec
 
 from handrail.errors import KeeperLost, UsageError
 from handrail.process.keeper_client import start_keeper
-from handrail.process.keeper_client.spawn_children import Found, Launcher
+from handrail.process.keeper_client.answers import Found
+from handrail.process.keeper_client.spawn_children import Launcher
 from handrail.process.recovery import release, start_note
 from handrail.process.recovery.revive import revive
 from handrail.process.recovery.start_note import PORTER_NOTE, Note
