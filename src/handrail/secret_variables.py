@@ -12,20 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _OWN_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD")
-#: A variable with one of these in its name looks like a secret; the first three are the peer's.
-_SECRET_WORDS = (
-    *("KEY", "SECRET", "TOKEN"),
-    *("PASSWORD", "PASSWD", "PASSPHRASE", "PASSCODE", "CREDENTIAL", "COOKIE"),
-)
+#: A variable with one of these in its name looks like a secret: what the peer leaves out by
+#: default, and ours.
+_PEER_WORDS = ("KEY", "SECRET", "TOKEN")
+_OUR_WORDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "PASSCODE", "CREDENTIAL", "COOKIE")
+_SECRET_WORDS = _PEER_WORDS + _OUR_WORDS
 #: So does one whose name ends with one of these.
 _SECRET_ENDINGS = (
     *("_PASS", "_PWD", "_PAT", "_JWT", "_AUTH", "_AUTH_CONFIG", "_DSN", "CONNECTION_STRING"),
     *("DATABASE_URL", "REDIS_URL", "MONGODB_URI", "MONGO_URL", "AMQP_URL", "WEBHOOK_URL"),
 )
-#: Both as patterns of an environment policy.
-SECRET_PATTERNS = (
-    *[f"*{word}*" for word in _SECRET_WORDS],
-    *[f"*{ending}" for ending in _SECRET_ENDINGS],
+#: They as patterns of an environment policy, ``*KEY*`` and so on: those of every policy that does
+#: not say ``ignoreDefaultExcludes``, and those that our own surfaces add.
+PEER_EXCLUDES = tuple(f"*{word}*" for word in _PEER_WORDS)
+OUR_EXCLUDES = (
+    *(f"*{word}*" for word in _OUR_WORDS),
+    *(f"*{ending}" for ending in _SECRET_ENDINGS),
 )
 
 
@@ -39,7 +41,7 @@ def is_credential(name: str) -> bool:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name is not inherited; the same as ``SECRET_PATTERNS``."""
+    """Whether a variable of this name is not inherited; the same as both excludes."""
     folded = name.upper()
     return folded.endswith(_SECRET_ENDINGS) or any(word in folded for word in _SECRET_WORDS)
 

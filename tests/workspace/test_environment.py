@@ -11,7 +11,7 @@ import pytest
 
 from handrail import AgentShell, AsyncWorkspace, UsageError, Workspace, run
 from handrail.process.env_policy import CORE, Inherit, build, without_secrets
-from handrail.secret_variables import SECRET_PATTERNS, looks_secret
+from handrail.secret_variables import OUR_EXCLUDES, PEER_EXCLUDES, looks_secret
 from handrail.unified_exec import settings as unified
 from tests.cli.user import HANDRAIL
 from tests.executor import places
@@ -118,7 +118,9 @@ def test_an_agent_gets_the_variables_of_its_workspace(tmp_path: Path) -> None:
 
 
 def test_both_forms_of_the_rule_are_one() -> None:
-    own = dict.fromkeys([*SECRET, *PLAIN, *os.environ, *(p.strip("*") for p in SECRET_PATTERNS)])
+    own = dict.fromkeys(
+        [*SECRET, *PLAIN, *os.environ, *(p.strip("*") for p in PEER_EXCLUDES + OUR_EXCLUDES)]
+    )
     kept = build(without_secrets(Inherit.ALL), {}, dict.fromkeys(own, ""))
     assert kept.keys() == {name for name in own if not looks_secret(name)}
 

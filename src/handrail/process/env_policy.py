@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from handrail.secret_variables import SECRET_PATTERNS, without
+from handrail.secret_variables import OUR_EXCLUDES, PEER_EXCLUDES, without
 
 CORE = frozenset(
     {"PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "USER", "LOGNAME"}
     | {"LANG", "LC_ALL", "LC_CTYPE"}
 )
-DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
-_OUR_EXCLUDES = tuple(one for one in SECRET_PATTERNS if one not in DEFAULT_EXCLUDES)
 
 #: Never handed to a child, besides our own credentials: exact case, and without regard to case.
 _NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
@@ -74,7 +72,7 @@ def without_secrets(inherit: Inherit, exclude: Iterable[str] = ()) -> EnvPolicy:
     return EnvPolicy(
         inherit,
         ignore_default_excludes=False,
-        exclude=(*_OUR_EXCLUDES, *exclude),
+        exclude=(*OUR_EXCLUDES, *exclude),
         set={},
         include_only=(),
     )
@@ -91,7 +89,7 @@ def build(
         elif policy.inherit is Inherit.CORE:
             env.update((k, v) for k, v in own.items() if k.upper() in CORE)
         if not policy.ignore_default_excludes:
-            _drop(env, DEFAULT_EXCLUDES)
+            _drop(env, PEER_EXCLUDES)
         _drop(env, policy.exclude)
         env.update(policy.set)
         if policy.include_only:
