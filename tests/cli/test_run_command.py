@@ -72,7 +72,7 @@ def test_a_command_that_ends_before_it_is_killed_for_a_limit_did_not_succeed(
         ExitInfo(ExitKind.LIMIT_EXCEEDED, 3, limit="output"): 3,
         ExitInfo(ExitKind.EXITED, 0): 0,
     }
-    assert {one: options.exit_code(one) for one in exits} == exits
+    assert {one: options.told_exit(one) for one in exits} == exits
     assert capsys.readouterr().err.count("went beyond its limit") == 3
     reports = {one: run._report([], Result((), "", "", one, 0.0), None) for one in exits}
     assert {one: report["exitCode"] for one, report in reports.items()} == exits

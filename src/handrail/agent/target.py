@@ -15,10 +15,10 @@ from handrail.network.settings import OPEN, Managed, Network
 from handrail.orchestrator.settings import Mode, SandboxMode, read_mode
 from handrail.sandbox.profile import is_pattern
 from handrail.workspace.asynchronous import AsyncWorkspace
-from handrail.workspace.location import check_writable
 from handrail.workspace.profile import Profile, find_profile, with_network
 from handrail.workspace.synchronous.workspace import Workspace
 from handrail.workspace.variables import Variables
+from handrail.workspace.writable_paths import check_writable
 
 Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
 

@@ -43,9 +43,6 @@ COMMANDS = {
     "completion": "print completions for a shell",
 }
 
-#: The exit code of a shell for a command that Ctrl-C ended.
-INTERRUPTED = 130
-
 
 def program() -> int:
     """The program: run one command, and print a sentence for every expected failure."""
@@ -72,6 +69,7 @@ def program() -> int:
 
 def _ordinary(words: list[str]) -> int:
     from handrail.cli import error_output, stdio
+    from handrail.exit_codes import INTERRUPTED, OWN_FAILURE
 
     stdio.take_over()
     try:
@@ -81,7 +79,7 @@ def _ordinary(words: list[str]) -> int:
     except stdio.OutputFailed as error:
         code = stdio.failed(error)
     except OSError as error:  # of the machine: no space, no permission, no such file
-        code = error_output.tell(error, stdio.OWN_FAILURE)
+        code = error_output.tell(error, OWN_FAILURE)
     except KeyboardInterrupt:
         code = INTERRUPTED
         if error_output.wanted_as_json():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from handrail.exit_codes import OWN_FAILURE, of_unstarted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Intent, Profile
     from handrail.start_errors import SpawnFailed
 
-#: Our own failures, apart from the command's: as timeout, env and their like have it.
-FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 #: Not taken apart when its command has ended: this process ends then.
 _lasting: list[Sandbox] = []
 GONE = "the current directory is gone; change to another, or give --cwd with an absolute path"
@@ -56,7 +56,7 @@ class Usage(Exception):
 class NotRun(Exception):
     """There was no command; ``code`` is what we exit with."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, code: int = OWN_FAILURE) -> None:
         super().__init__(message)
         self.code = code
 
@@ -93,17 +93,12 @@ def current_directory() -> str:
         raise NotRun(GONE) from None
 
 
-def exit_code(number: int) -> int:
-    """The exit code for a program that the kernel does not start, by its error number."""
-    return {0: FAILED, 2: NOT_FOUND}.get(number, NOT_EXECUTABLE)  # ENOENT
-
-
 def not_started(program: str, why: OSError | SpawnFailed) -> NotRun:
     """The refusal for a program that exec refuses."""
     from handrail.process.find_program import spawn_failed
 
     number = why.errno or 0
-    return NotRun(str(spawn_failed(os.fsencode(program), number)), exit_code(number))
+    return NotRun(str(spawn_failed(os.fsencode(program), number)), of_unstarted(number))
 
 
 def with_writable(intent: Intent, paths: Sequence[str], cwd: str) -> Intent:
@@ -214,7 +209,7 @@ def _check_shown(profile: Profile, program: bytes, env: dict[bytes, bytes], cwd:
     try:
         check_program(profile, program, env, cwd)
     except SpawnFailed as error:
-        raise NotRun(str(error), exit_code(error.errno)) from None
+        raise NotRun(str(error), of_unstarted(error.errno)) from None
 
 
 def check_root(mode: str, cwd: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from handrail.cli.foreground_command import FAILED, complain
+from handrail.cli.foreground_command import complain
+from handrail.exit_codes import OWN_FAILURE, TIMED_OUT
 from handrail.process.foreground.run import (
-    TIMED_OUT,
     Foreground,
     is_line,
     is_plain,
@@ -162,7 +162,7 @@ def _exit_code(code: int, copies: StreamCopies | None) -> int:
         name = "stdout" if number == 1 else "stderr"
         what = f"{name} cannot be written ({error.strerror}), so not all of the output is there"
     complain(f"{what}; the command's exit code was {code}; make room, or use another file")
-    return FAILED
+    return OWN_FAILURE
 
 
 def _guard(

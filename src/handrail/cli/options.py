@@ -1,4 +1,4 @@
-"""Options and exit codes that several commands share."""
+"""Options that several commands share, and what they tell of an exit."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail import units
+from handrail import exit_codes, units
 from handrail.cli import error_output, foreground_command
-from handrail.cli.stdio import OWN_FAILURE, say
+from handrail.cli.stdio import say
 from handrail.errors import ExecutorSpawnFailed, HandrailError, UsageError
-from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo
 
 if TYPE_CHECKING:
     from handrail.cli.output_thread import Writer
     from handrail.workspace.result import Output
-
-TIMED_OUT = 124
-#: What a shell shows for SIGKILL.
-KILLED = 137
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -83,28 +79,19 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(main)
     except HandrailError as error:
         number = error.errno if isinstance(error, ExecutorSpawnFailed) else 0
-        return error_output.tell(error, foreground_command.exit_code(number))
+        return error_output.tell(error, exit_codes.of_unstarted(number))
     except error_output.Interrupted as error:
         return error_output.tell(error, 128 + error.signal)
 
 
-def exit_code(info: ExitInfo) -> int:
-    """The command's own code; if it has none, a number that stands for that."""
-    if info.kind is ExitKind.TIMED_OUT:
-        return TIMED_OUT
-    code = command_code(info)
-    if code is None:
+def told_exit(info: ExitInfo) -> int:
+    """The exit code for it; what the code does not say is told in a line."""
+    code = exit_codes.of_exit(info)
+    if info.code is None:
         say("handrail: the process ended and how is not known")
-        return OWN_FAILURE
-    if info.limit is not None:
+    elif info.limit is not None:
         say(f"handrail: the command went beyond its limit of {info.limit}")
     return code
-
-
-def command_code(info: ExitInfo) -> int | None:
-    """The command's own code; not 0 for one that ended before it was killed for a limit."""
-    ended_first = info.kind is ExitKind.LIMIT_EXCEEDED and info.code == 0
-    return KILLED if ended_first else info.code
 
 
 def exit_json(info: ExitInfo | None) -> dict[str, object] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from handrail import exit_codes
 from handrail.cli import foreground_command
 from handrail.secret_variables import forget_secrets
 
@@ -63,7 +64,7 @@ def run(words: Sequence[str]) -> int | None:
             return _run_free(argv, timeout)
         return _run_sandboxed(argv, sandbox, given, timeout)
     except foreground_command.NotRun as error:
-        ours = error.code == foreground_command.FAILED
+        ours = error.code == exit_codes.OWN_FAILURE
         foreground_command.complain(f"nothing was run: {error}" if ours else str(error))
         return error.code
 

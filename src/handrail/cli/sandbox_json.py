@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from handrail import memory_file
+from handrail import exit_codes, memory_file
 from handrail.process import PASSED_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +53,7 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
 
         print(why.decode())
         return stdio.settle(json.loads(why)["error"]["exitCode"])
-    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    code = exit_codes.of_status(status)
     try:
         options.print_json(
             {

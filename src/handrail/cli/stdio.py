@@ -15,10 +15,8 @@ import os
 import sys
 
 from handrail.cli.foreground_command import complain, harmless
+from handrail.exit_codes import OWN_FAILURE, READER_GONE
 
-#: When the reader is gone: the exit code of a shell for a command that SIGPIPE ended.
-READER_GONE = 141
-OWN_FAILURE = 125
 NAMES = {1: "stdout", 2: "stderr"}
 
 

@@ -365,7 +365,7 @@ class LocalExecutor(Executor):
             launcher.close()
             tag_kill.end_all_of([launcher.mark])  # started, and not reported to us
         for child in children:
-            child.ending.lost()  # there is no keeper to ask for its status
+            child.ending.exit_unknown()  # there is no keeper to ask for its status
 
     def _unwanted(self, table: ProcessTable, process_id: str) -> None:
         """End a process whose request was cancelled before it had started."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from handrail.errors import ExecutorError, FilesError, UsageError
 from handrail.fleet.data_line import DataLine
 from handrail.fleet.errors import FleetError, NodeLost, NodeUnreachable, QuotaExceeded
+from handrail.fleet.lost_tasks import runs_again
 from handrail.fleet.placing import Placing, Wish
 from handrail.fleet.progress_bar import DrawnCounts
 from handrail.fleet.reports import Outcome
-from handrail.fleet.retries import runs_again
 from handrail.fleet.workspace import FleetWorkspace
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Find and end all descendants of a child.
+"""Find and end all descendants of a child; those in a control group go first (``children.py``).
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
 which is a subreaper, and is recognised by the mark its whole family inherited (``RLIMIT_LOCKS``).

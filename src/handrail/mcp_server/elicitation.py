@@ -1,4 +1,7 @@
-"""Questions as forms that a host shows, and the filled-in form as an answer.  Pure."""
+"""Questions as forms that a host shows, and the filled-in form as an answer.  Pure.
+
+They are sent by ``server.HostChannel``, to a host that can be asked.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
 word (``strict_script_reader``) and each be allowed; a base name stands for a path only in trusted
 directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
-front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks, an
-argv without findings must also be read for certain (``guard``), else it is asked about.
+front of the name changes nothing.  The strictest finding decides (``rules.strictest``).  Where a
+rule forbids or asks, an argv without findings must also be read for certain (``guard``), else it is
+asked about.
 
 Commands without a rule are decided by the approval setting:
 

@@ -208,7 +208,7 @@ class ChildEnd:
             limits=self._child.spec.limits,
         )
 
-    def lost(self) -> None:
+    def exit_unknown(self) -> None:
         """Record an exit whose status cannot be learned any more as not known."""
         if self.exit is None:
             sandbox = self._child.spec.running_sandbox

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import dataclass
 
+from handrail import exit_codes
 from handrail.keeper.limits.cgroups import OUT_OF_MEMORY
 from handrail.keeper.limits.tree_watcher import TOO_MANY
 from handrail.keeper.timeout_and_grace import TIMED_OUT
@@ -17,7 +18,10 @@ _SIGNALS = frozenset(map(int, signal.valid_signals()))
 
 
 class ExitKind(enum.StrEnum):
-    """How a process came to its end.  ``LOST`` is an answer; an invented 0 is not."""
+    """How a process came to its end.  ``LOST`` is an answer; an invented 0 is not.
+
+    It is set by ``child_end.exit_unknown``, when no keeper can be asked.
+    """
 
     EXITED = "exited"
     SIGNALED = "signaled"
@@ -88,17 +92,11 @@ def exit_from_status(
         elif limits is not NO_LIMITS:
             limit = _kernel_limit(status, limits, usage)
         cause = None if limit is None else ExitKind.LIMIT_EXCEEDED
+    code = exit_codes.of_status(status)
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return ExitInfo(
-            cause or ExitKind.SIGNALED,
-            128 + number,
-            _signal_name(number),
-            os.WCOREDUMP(status),
-            usage,
-            limit,
-        )
-    return ExitInfo(cause or ExitKind.EXITED, os.WEXITSTATUS(status), usage=usage, limit=limit)
+        name, dumped = _signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status)
+        return ExitInfo(cause or ExitKind.SIGNALED, code, name, dumped, usage, limit)
+    return ExitInfo(cause or ExitKind.EXITED, code, usage=usage, limit=limit)
 
 
 def _kernel_limit(status: int, limits: Limits, usage: Usage | None) -> str | None:

@@ -99,6 +99,11 @@ class ProcessTable:
         self._entries.pop(child.key, None)
         child.output.log.count_in(None)
 
+    def _refuse_taken(self, key: str) -> None:
+        """One id is one process, until it is forgotten."""
+        if key in self._entries:
+            raise ProcessExists(f"process {key} already exists")
+
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
 
@@ -114,7 +119,7 @@ class ProcessTable:
         """
         if key in self._entries:
             abandon(spec)
-            raise ProcessExists(f"process {key} already exists")
+        self._refuse_taken(key)
         place = Starting()
         spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         self._entries[key] = place
@@ -131,8 +136,7 @@ class ProcessTable:
 
         What the process does is told after the callbacks of the future.
         """
-        if key in self._entries:
-            raise ProcessExists(f"process {key} already exists")
+        self._refuse_taken(key)
         place = Starting()
         number, question = self._launcher.ask(spec, self._note(key, spec, place))
         self._entries[key] = place
@@ -183,7 +187,7 @@ class ProcessTable:
         """
         if key in self._entries:
             preparing.close()
-            raise ProcessExists(f"process {key} already exists")
+        self._refuse_taken(key)
         place = self._entries[key] = Starting()
         self._running += 1
         task = self._loop.create_task(self._prepare(key, place, preparing, sink))

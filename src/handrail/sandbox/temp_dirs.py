@@ -3,7 +3,8 @@
 ``/tmp`` itself is closed to the commands, so each owner makes a directory of its own there and
 holds a lock on it while it lives.  An unlocked one was left by an owner that was killed, and the
 next owner removes it.  A server's have other names and no lock: they are removed with their
-session, which outlives the server.  How one is shown as /tmp is in ``private_tmp.py``.
+session, which outlives the server (``server/session_temp.py``).  How one is shown as /tmp is in
+``private_tmp.py``.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class Server:
         children = self.sessions.children()
         release.kill(*children)
         for child in children:
-            child.ending.lost()  # there will be no keeper to ask for its status
+            child.ending.exit_unknown()  # there will be no keeper to ask for its status
         self.stopping.set()
 
     async def stop(self) -> None:

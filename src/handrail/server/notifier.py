@@ -2,6 +2,10 @@
 
 The hottest path of the server: the fixed part of each message is made once per process and
 stream, and the base64 is sent as a part of its own, never copied into a string.
+
+A client that does not read: above HIGH_WATER (``transport/message_limits.py``) the connection
+pauses this, and the pipe of each child is left alone (``process/output/child_output.py``); answers
+that are not read yet are bounded in ``request_queue.py``.
 """
 
 from __future__ import annotations

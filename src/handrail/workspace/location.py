@@ -17,6 +17,7 @@ from handrail.workspace.arguments import Environment
 from handrail.workspace.open_executor import Release, reach_local, reach_remote
 from handrail.workspace.profile import Profile
 from handrail.workspace.uncancellable import to_the_end
+from handrail.workspace.writable_paths import check_writable
 
 if TYPE_CHECKING:
     from handrail.executor.trees.by_calls import Command
@@ -286,7 +287,7 @@ class Location:
         return known[2]
 
     async def check_writable(self, profile: Profile | None) -> None:
-        """`check_writable` of this module; what was found is not looked for again."""
+        """What `writable_paths` asks; what was found is not looked for again."""
         if profile is not None and profile not in self._writable:
             await check_writable(profile, self.root, self.executor)
             self._writable.add(profile)
@@ -361,21 +362,3 @@ class Location:
                 f"the directory for temporary files, {path}, cannot be made (mkdir exited with"
                 f" {info.code}); use a Profile with temporary=False"
             )
-
-
-async def check_writable(profile: Profile, root: str, executor: Executor) -> None:
-    """Raise UsageError for a writable path that is missing, which a sandbox cannot open.
-
-    Below a writable directory commands can make it.
-    """
-    if not (executor.features.local or executor.features.remote):
-        return  # its files need not be those that its commands see
-    for path in profiles.writable_alone(profile, root):
-        try:
-            await executor.files.metadata(path)
-        except FilesError as error:
-            if error.kind == "not_found":
-                raise UsageError(
-                    f"{path} may be written by the profile and does not exist, so a command could"
-                    " neither write nor make it; make it before"
-                ) from None

@@ -119,15 +119,6 @@ def intent(
     )
 
 
-def writable_alone(profile: Profile, root: str) -> list[str]:
-    """The writable paths that are below no other one, and not the root itself."""
-    paths = {posixpath.normpath(posixpath.join(root, path)) for path in profile.write}
-    tops = [path.rstrip("/") + "/" for path in paths]
-    return sorted(
-        path for path in paths - {root, "/"} if not any(path.startswith(top) for top in tops)
-    )
-
-
 def _entry(root: str, path: str, access: Access) -> Entry:
     if not path or "\0" in path:
         raise UsageError(f"{path!r} is no path; a profile has absolute or relative paths")

@@ -63,7 +63,7 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
         start = "\r\n" if raw else ""
         say(f"{start}left running; `handrail attach {args.id}` comes back")
     if info is not None:
-        return options.exit_code(info)
+        return options.told_exit(info)
     return 128 + relay.left_by if relay.left_by else 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from handrail import units
+from handrail import exit_codes, units
 from handrail.cli import (
     detached,
     error_output,
@@ -305,7 +305,7 @@ async def stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
         error.outcome = "so the command was ended"
         raise
     assert info is not None  # noqa: S101 (there is no key to leave it with)
-    code = options.exit_code(info)
+    code = options.told_exit(info)
     refused = await explain_refusal(process, relay.tail, COMMAND_LINE)
     if refused is not None:
         say(f"handrail: {refused}")
@@ -331,7 +331,7 @@ async def _collect(
     signals.started(process)
     result = await process.result()
     assert result.exit is not None  # noqa: S101 (it was waited for)
-    code = options.exit_code(result.exit)
+    code = options.told_exit(result.exit)
     tail = result.stdout if args.tty else result.stderr
     refused = await explain_refusal(process, tail.encode("utf-8", "replace"), COMMAND_LINE)
     try:
@@ -345,7 +345,7 @@ async def _collect(
 def _report(words: list[str], result: Result[str], refusal: str | None) -> dict[str, object]:
     return {
         "argv": words,
-        "exitCode": result.exit and options.command_code(result.exit),
+        "exitCode": result.exit and exit_codes.of_command(result.exit),
         "exit": options.exit_json(result.exit),
         "stdout": result.stdout,
         "stderr": result.stderr,

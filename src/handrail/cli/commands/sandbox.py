@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from handrail import exit_codes
 from handrail.cli import foreground_command
 from handrail.cli.run_fast import NETWORKS, not_a_network
 from handrail.secret_variables import forget_variables
@@ -133,7 +134,7 @@ def _code(error: Exception) -> int:
 
     if isinstance(error, foreground_command.Usage | UsageError):
         return 2
-    return error.code if isinstance(error, foreground_command.NotRun) else foreground_command.FAILED
+    return error.code if isinstance(error, foreground_command.NotRun) else exit_codes.OWN_FAILURE
 
 
 def _as_json(error: Exception) -> str:

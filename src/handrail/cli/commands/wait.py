@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from handrail import exit_codes
 from handrail.cli import detached, options
 from handrail.cli.stdio import say
 
@@ -33,7 +34,7 @@ async def _run(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json({"processId": process.id, "exit": options.exit_json(info)})
     if info is not None:
-        return options.exit_code(info)
+        return options.told_exit(info)
     if not args.json:
         say(f"handrail: {process.id} still runs")
-    return options.TIMED_OUT
+    return exit_codes.TIMED_OUT

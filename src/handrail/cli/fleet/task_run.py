@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from handrail.cli import error_output, options, style
 from handrail.cli.fleet import fleet_options
-from handrail.cli.stdio import OWN_FAILURE, say, settle
+from handrail.cli.stdio import say, settle
 from handrail.errors import HandrailError, UsageError
+from handrail.exit_codes import OWN_FAILURE
 from handrail.process import ENDING_SIGNALS
 from handrail.units import counted
 

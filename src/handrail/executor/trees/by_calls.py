@@ -14,7 +14,6 @@ import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from handrail import glob_pattern
 from handrail.errors import FilesError
 from handrail.executor.trees.base import Outcomes, Trees
 from handrail.filesystem.trees.entry import (
@@ -30,6 +29,7 @@ from handrail.filesystem.trees.entry import (
     TreeEntry,
     joined,
 )
+from handrail.filesystem.trees.exclude import Exclude
 from handrail.filesystem.trees.inside_root import check_relative
 from handrail.filesystem.trees.listing import Page
 from handrail.filesystem.trees.names_listing import Directory, NamesPage
@@ -66,10 +66,7 @@ class TreesByCalls(Trees):
         """The whole tree in one page."""
         top = _entry(b"", await self._files.metadata(root))
         page = Page(top._replace(kind=top.kind if top.kind != LINK else FILE), [], [], False)
-        try:
-            patterns = [glob_pattern.translate(one.rstrip("/")) for one in exclude]
-        except ValueError as error:
-            raise FilesError(str(error), kind="invalid_input", path=root) from None
+        left_out = Exclude(exclude, root.encode("utf-8", "surrogateescape"))
         known = await self._find(root) if top.kind in (DIRECTORY, FILE) else {}
         if b"" in known:
             page = page._replace(root=_better(page.root, known[b""]))
@@ -77,7 +74,7 @@ class TreesByCalls(Trees):
         while pending:
             directory = pending.pop()
             for path in await self._names(root, directory, page):
-                if any(pattern.match(path) for pattern in patterns):
+                if left_out.leaves_out(path):
                     continue
                 try:
                     entry = _entry(path, await self._files.metadata(_whole(root, path)))

@@ -7,15 +7,13 @@ again.  Links are listed, never followed; only the root may be reached through o
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from handrail import glob_pattern
 from handrail.errors import FilesError
 from handrail.filesystem import own_processes
-from handrail.filesystem.errors import NativePath, native, os_errors, refusal
+from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import open_no_follow
 from handrail.filesystem.trees.entry import (
     DIRECTORY,
@@ -26,6 +24,7 @@ from handrail.filesystem.trees.entry import (
     TreeEntry,
     problem,
 )
+from handrail.filesystem.trees.exclude import Exclude
 
 #: Entries of one page.
 MOST_ENTRIES = 4096
@@ -51,12 +50,9 @@ def list_tree(
     exclude: Sequence[str] = (),
     most: int = MOST_ENTRIES,
 ) -> Page:
-    """List the entries below ``root`` that follow the path ``after``; raises FilesError.
-
-    What matches a pattern of ``exclude`` is left out, with everything below it.
-    """
+    """List the entries below ``root`` that follow the path ``after``; raises FilesError."""
     raw = native(root)
-    patterns = translated(exclude, raw)
+    left_out = Exclude(exclude, raw)
     with os_errors(raw):
         fd = own_processes.open_path(raw, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -64,17 +60,9 @@ def list_tree(
             page = Page(found, [], [], False)
             if found.kind != DIRECTORY:
                 return page
-            return _Walk(raw, fd, page, after, patterns, most).run()
+            return _Walk(raw, fd, page, after, left_out, most).run()
         finally:
             os.close(fd)
-
-
-def translated(exclude: Sequence[str], raw: bytes) -> list[re.Pattern[bytes]]:
-    """The patterns of names to be left out; raises FilesError."""
-    try:
-        return [glob_pattern.translate(pattern.rstrip("/")) for pattern in exclude]
-    except ValueError as error:
-        raise refusal(str(error), raw) from None
 
 
 class _Walk:
@@ -86,14 +74,14 @@ class _Walk:
         root: int,
         page: Page,
         after: bytes,
-        patterns: list[re.Pattern[bytes]],
+        exclude: Exclude,
         most: int,
     ) -> None:
         self._raw = raw
         self._root = root
         self._page = page
         self._after = after.split(b"/") if after else []
-        self._patterns = patterns
+        self._exclude = exclude
         self._most = most
 
     def run(self) -> Page:
@@ -136,11 +124,11 @@ class _Walk:
 
     def _scan(self, fd: int, prefix: bytes) -> list[TreeEntry]:
         found = []
-        patterns = self._patterns
+        exclude = self._exclude
         with os.scandir(fd) as names:
             for name in names:
                 path = prefix + os.fsencode(name.name)
-                if patterns and any(pattern.match(path) for pattern in patterns):
+                if exclude and exclude.leaves_out(path):
                     continue
                 try:
                     status = name.stat(follow_symlinks=False)

@@ -11,7 +11,6 @@ it.  Links are listed, never followed; only the root may be reached through one.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,8 @@ from handrail.filesystem import own_processes
 from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import open_no_follow
 from handrail.filesystem.trees.entry import DIRECTORY, LINK, TreeEntry, joined, problem
-from handrail.filesystem.trees.listing import entry_of, translated
+from handrail.filesystem.trees.exclude import Exclude
+from handrail.filesystem.trees.listing import entry_of
 
 #: Names of one page, directories among them.
 MOST_NAMES = 16384
@@ -55,19 +55,16 @@ def list_names(
     exclude: Sequence[str] = (),
     most: int = MOST_NAMES,
 ) -> NamesPage:
-    """List what is below ``root`` behind the directory and name ``after``; raises FilesError.
-
-    What matches a pattern of ``exclude`` is left out, with everything below it.
-    """
+    """List what is below ``root`` behind the directory and name ``after``; raises FilesError."""
     raw = native(root)
-    patterns = translated(exclude, raw)
+    left_out = Exclude(exclude, raw)
     with os_errors(raw):
         fd = own_processes.open_path(raw, os.O_PATH | os.O_CLOEXEC)
         try:
             page = NamesPage(entry_of(b"", os.fstat(fd)), [], [], [], None)
             if page.root.kind != DIRECTORY:
                 return page
-            return _Walk(raw, fd, page, after, patterns, most).run()
+            return _Walk(raw, fd, page, after, left_out, most).run()
         finally:
             os.close(fd)
 
@@ -81,7 +78,7 @@ class _Walk:
         root: int,
         page: NamesPage,
         after: tuple[bytes, bytes] | None,
-        patterns: list[re.Pattern[bytes]],
+        exclude: Exclude,
         most: int,
     ) -> None:
         self._raw = raw
@@ -90,7 +87,7 @@ class _Walk:
         self._after = after
         #: The components of the directory in which this page begins.
         self._begin = after[0].split(b"/") if after is not None and after[0] else []
-        self._patterns = patterns
+        self._exclude = exclude
         self._room = most
 
     def run(self) -> NamesPage:
@@ -175,11 +172,8 @@ class _Walk:
         if not names:
             return []
         found = os.fsencode("/".join(names)).split(b"/")
-        if self._patterns:
-            found = [
-                name
-                for name in found
-                if not any(one.match(joined(directory, name)) for one in self._patterns)
-            ]
+        if self._exclude:
+            leaves_out = self._exclude.leaves_out
+            found = [name for name in found if not leaves_out(joined(directory, name))]
         found.sort()
         return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail.errors import ExecutorTransportFailed, HandrailError
 from handrail.fleet.errors import FleetError, NodeUnreachable, WorkspaceGone
-from handrail.fleet.retries import runs_again
+from handrail.fleet.lost_tasks import runs_again
 from handrail.fleet.tasks import one_task, remaining
 from handrail.units import counted
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 
-from handrail import start_bundle
+from handrail import exit_codes, start_bundle
 from handrail.keeper import RLIMIT_LOCKS, TAG_BYTES
 from handrail.keeper.proc_children import own_orphans
 from handrail.process import PASSED_SIGNALS, TIMEOUT_GRACE
@@ -55,8 +55,6 @@ else:
     import _signal  # the C part: ``signal`` itself would import enum
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: As timeout(1) says it.
-TIMED_OUT = 124
 _STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
 _WATCHED = (*PASSED_SIGNALS, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
@@ -204,7 +202,7 @@ class Foreground:
             status = self._reap()
             if status is not None:
                 self._bury()
-                return TIMED_OUT if timed_out else _code(status)
+                return exit_codes.TIMED_OUT if timed_out else exit_codes.of_status(status)
 
     @property
     def _no_input(self) -> bool:
@@ -414,10 +412,6 @@ class _tagged:  # noqa: N801 (contextlib takes a while to import)
 
     def __exit__(self, *_: object) -> None:
         self._limits.setrlimit(RLIMIT_LOCKS, self._before)
-
-
-def _code(status: int) -> int:
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _become_subreaper() -> None:

@@ -1,5 +1,7 @@
 """Back-pressure for children with an ``on_lag`` rule: what to do when the reader is slow.
 
+Without one a child waits as long as a client that is there does not read (``child_output.py``).
+
 ``block``: a *window*.  Output that the reader has not acknowledged is never dropped; when it
 fills the retention, the pipe is left alone and the child waits, whether a client is attached or
 not.  Sent is not acknowledged: what was on its way when a line or a server died is lost, and a

@@ -101,7 +101,7 @@ async def _find_status(child: Child) -> None:
         return
     if status is None:
         child.output.take_last()
-        child.ending.lost()
+        child.ending.exit_unknown()
     else:
         child.output.open_index()  # the keeper does not hear of it, so it is noted there
         child.ending.exited(status)

@@ -124,6 +124,7 @@ class Resolver:
                 opened = self.open(rule.path, alias_of_the_system)
             except Missing as missing:
                 # The command starts, and may make it where the directory around can be written.
+                # Where it cannot, workspaces and the CLI have refused it: workspace/writable_paths.
                 self.note(missing.path)
                 above = os.path.realpath(os.path.dirname(rule.path))
                 if missing.path == os.path.join(above, os.path.basename(rule.path)):

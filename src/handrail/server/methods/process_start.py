@@ -1,4 +1,7 @@
-"""process/start: what is asked for becomes a complete spec, or a refusal that names the field."""
+"""process/start: what is asked for becomes a complete spec, or a refusal that names the field.
+
+An id that is taken is refused by ``process/table.py``.
+"""
 
 from __future__ import annotations
 
