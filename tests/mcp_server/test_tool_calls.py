@@ -10,8 +10,8 @@ import pytest
 
 from handrail.agent.shell import AgentShell
 from handrail.errors import UsageError
-from handrail.mcp_server.call_approvals import PendingCalls
-from handrail.mcp_server.tool_calls import InputNeeded, Reply, ToolCalls, read_unasked
+from handrail.mcp_server.call_approvals import PendingCalls, read_unasked
+from handrail.mcp_server.tool_calls import InputNeeded, Reply, ToolCalls
 from handrail.orchestrator.approvals import Answer, Choice, Question
 
 
@@ -38,14 +38,14 @@ def at_desk(
     main: Any,
     within: float = 30.0,
     sandbox: str = "danger-full-access",
-    **more: Any,
+    unasked: Choice = Choice.DENY,
 ) -> None:
     async def whole() -> None:
-        pending = PendingCalls()
+        pending = PendingCalls(unasked)
         async with AgentShell(
             str(cwd), approver=pending, policy="untrusted", sandbox=sandbox
         ) as shell:
-            calls = ToolCalls(shell, pending, answer_within=within, **more)
+            calls = ToolCalls(shell, pending, answer_within=within)
             try:
                 await main(calls)
             finally:

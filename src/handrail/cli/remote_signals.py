@@ -1,6 +1,6 @@
 """Passes the signals of ``handrail run`` on to a command that is not its child.
 
-What Ctrl-C does to an attached command is in ``stdio_relay.py``.
+What Ctrl-C does in ``exec``, ``attach`` and a ``run`` that streams: ``stdio_relay.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Connects a process with our own stdin, stdout and stderr, until one of them ends."""
+"""Connects a process with our own stdin, stdout and stderr, until one of them ends.
+
+It decides what Ctrl-C and other signals do meanwhile, in ``exec``, ``attach`` and a ``run`` that
+streams.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ names that are not UTF-8 survive.  What fails raises ``FilesError``.
   watch           notice when a missing path appears
   no_follow       opening without crossing a link
   syscalls        syscalls that the standard library lacks
-  transfer        moving content between open files
+  copy_content    copying content between open files
   errors          what went wrong, in the words of the wire
   pool            the threads this runs in, with deadlines
 """

@@ -12,12 +12,12 @@ import os
 import stat
 
 from handrail.filesystem import names, own_processes
+from handrail.filesystem.copy_content import copy_content
 from handrail.filesystem.directories import make_all
 from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
 from handrail.filesystem.regular_file import open_regular
 from handrail.filesystem.replacement import Replacement
-from handrail.filesystem.transfer import transfer
 
 _NEEDS_RECURSIVE = "fs/copy requires recursive: true when sourcePath is a directory"
 _INTO_ITSELF = "fs/copy cannot copy a directory to itself or one of its descendants"
@@ -136,7 +136,7 @@ def _copy_file(
         try:
             if replacement.old is not None and os.path.samestat(replacement.old, status):
                 return
-            transfer(fd, replacement.fd)
+            copy_content(fd, replacement.fd)
             replacement.commit()
         finally:
             replacement.discard()

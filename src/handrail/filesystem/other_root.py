@@ -24,12 +24,12 @@ import stat
 from collections.abc import Set as AbstractSet
 
 from handrail.filesystem import names, syscalls
+from handrail.filesystem.copy_content import copy_content
 from handrail.filesystem.directories import DIRECTORY_LIMIT, DirectoryEntry
 from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import STAND
 from handrail.filesystem.regular_file import CAREFUL
 from handrail.filesystem.replacement import SET_ID, Replacement
-from handrail.filesystem.transfer import transfer
 
 #: Bytes that are written, copied or freed, and names that are listed, at most on an event loop.
 BRIEF_SIZE = 64 * 1024
@@ -168,7 +168,7 @@ def copy(
                         raise BlockingIOError
                     replacement.write(data)
                 else:
-                    transfer(fd, replacement.fd)
+                    copy_content(fd, replacement.fd)
                 replacement.commit()
             finally:
                 replacement.discard()

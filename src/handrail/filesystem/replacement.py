@@ -28,10 +28,10 @@ from functools import cache
 
 from handrail import fault_points
 from handrail.filesystem import names, own_processes, stage_names, syscalls, write_in_place
+from handrail.filesystem.copy_content import NOT_SUPPORTED, copy_content
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular_file import CAREFUL
-from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 
 #: The kernel's limit of links in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
@@ -234,7 +234,7 @@ class Replacement:
         nameless, status = self.fd, os.fstat(self.fd)
         self.fd, self._temporary = _make_named_stage(self._directory, 0o600)
         try:
-            transfer(nameless, self.fd)
+            copy_content(nameless, self.fd)
             if not _adopt(self.fd, nameless, status, stat.S_IMODE(status.st_mode)):
                 raise os_error(errno.EPERM)
         finally:

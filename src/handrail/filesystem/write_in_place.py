@@ -18,8 +18,8 @@ import os
 import sys
 
 from handrail import fault_points
+from handrail.filesystem.copy_content import copy_content
 from handrail.filesystem.errors import os_error
-from handrail.filesystem.transfer import transfer
 
 #: The kernel copies a page at a time and checks for a fatal signal in between.
 _AT_ONCE = os.sysconf("SC_PAGE_SIZE")
@@ -60,7 +60,7 @@ def pour(source: int, target: int) -> None:
         return
     answer = _by_program(source, target, size)
     if answer is None:  # not started, or ended by a signal: what it did is done again
-        transfer(source, target)
+        copy_content(source, target)
         if os.fstat(target).st_size > size:
             os.ftruncate(target, size)
     elif answer:

@@ -1,7 +1,8 @@
 """Running calls, and the question for an approval that each waits for.
 
 A pending call outlives its request: an answer must come before the host gives up, an approval or a
-slow start may take longer.
+slow start may take longer.  A host that cannot ask its user gets no question: the answer is that of
+``--without-elicitation``.
 """
 
 from __future__ import annotations
@@ -9,15 +10,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from handrail.agent.tool_answer import ToolAnswer
-from handrail.orchestrator.approvals import Answer, Question
+from handrail.errors import UsageError
+from handrail.orchestrator.approvals import Answer, Choice, Question
 
 PREFIX = "call-"
 _NUMBER = "."
 #: Beyond so many, answers that were not fetched are forgotten.
 _MOST = 256
+
+
+class Channel(Protocol):
+    """The host, as far as one request can reach it."""
+
+    #: Questions can be sent while the request waits / only in its reply / not at all.
+    can_ask: bool
+    asks_in_reply: bool
+
+    async def ask(self, question: Question) -> Answer:
+        """Put a question to the user of the host."""
+
+    async def progress(self, seconds: float, total: float, message: str) -> None:
+        """Report progress."""
 
 
 class PendingCall:
@@ -70,8 +86,10 @@ class PendingCall:
 class PendingCalls:
     """The running calls by name; as an approver, routes each question to its call."""
 
-    def __init__(self) -> None:
+    def __init__(self, unasked: Choice = Choice.DENY) -> None:
+        self._unasked = unasked
         self._open: dict[str, PendingCall] = {}
+        self._asking: set[asyncio.Task[None]] = set()
         #: Set when a call begins, for questions that have none to carry them.
         self._begun = asyncio.Event()
 
@@ -122,6 +140,19 @@ class PendingCalls:
             finally:
                 asking.cancel()
 
+    def put(self, call: PendingCall, question: Question, channel: Channel) -> None:
+        """Send the question to the host while the call waits, or answer it where it cannot ask."""
+        if not channel.can_ask:
+            call.answer(Answer(self._unasked, "the host cannot ask its user"), question)
+            return
+
+        async def send() -> None:
+            call.answer(await channel.ask(question), question)
+
+        task = asyncio.create_task(send())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
     async def _carrier(self, name: str) -> PendingCall:
         """The call of that name if it has not ended, else another one, perhaps one to come."""
         while True:
@@ -132,9 +163,20 @@ class PendingCalls:
             await self._begun.wait()
 
     async def close(self) -> None:
-        """Cancel the running calls."""
-        tasks = [call.task for call in self._open.values() if call.task is not None]
+        """Cancel the running calls and their questions."""
+        tasks: list[asyncio.Task[Any]] = [*self._asking]
+        tasks += [call.task for call in self._open.values() if call.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._open.clear()
+
+
+def read_unasked(word: str) -> Choice:
+    """Parse the answer to use where no user can be asked; raises UsageError."""
+    match word:
+        case "deny":
+            return Choice.DENY
+        case "approve":
+            return Choice.APPROVE
+    raise UsageError(f"{word!r} is neither deny nor approve")

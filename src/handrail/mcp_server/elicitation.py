@@ -1,6 +1,7 @@
 """Questions as forms that a host shows, and the filled-in form as an answer.  Pure.
 
-They are sent by ``server.HostChannel``, to a host that can be asked.
+They are sent by ``server.HostChannel``, to a host that can be asked; what holds where none can be:
+``call_approvals.py``.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from handrail.agent.shell import AgentShell
 from handrail.agent.tool_answer import ToolAnswer, range_text
-from handrail.errors import HandrailError, UsageError
-from handrail.mcp_server.call_approvals import PREFIX, PendingCall, PendingCalls
-from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.errors import HandrailError
+from handrail.mcp_server.call_approvals import PREFIX, Channel, PendingCall, PendingCalls
+from handrail.orchestrator.approvals import Answer, Question
 from handrail.unified_exec.tools import read_output_args
 from handrail.unified_exec.truncate import DEFAULT_TOKENS
 
@@ -44,20 +44,6 @@ class InputNeeded:
     question: Question
 
 
-class Channel(Protocol):
-    """The host, as far as one request can reach it."""
-
-    #: Questions can be sent while the request waits / only in its reply / not at all.
-    can_ask: bool
-    asks_in_reply: bool
-
-    async def ask(self, question: Question) -> Answer:
-        """Put a question to the user of the host."""
-
-    async def progress(self, seconds: float, total: float, message: str) -> None:
-        """Report progress."""
-
-
 class ToolCalls:
     """The tool calls of one shell; any number at a time."""
 
@@ -67,13 +53,10 @@ class ToolCalls:
         pending: PendingCalls,
         *,
         answer_within: float = ANSWER_WITHIN,
-        unasked: Choice = Choice.DENY,
     ) -> None:
         self._shell = shell
         self._pending = pending
         self._within = min(answer_within, MOST_ANSWER_WITHIN)
-        self._unasked = unasked
-        self._asking: set[asyncio.Task[None]] = set()
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], channel: Channel
@@ -110,9 +93,6 @@ class ToolCalls:
 
     async def close(self) -> None:
         """Cancel the waiting calls."""
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
         await self._pending.close()
 
     async def _follow(self, call: PendingCall, channel: Channel) -> Reply | InputNeeded:
@@ -124,7 +104,7 @@ class ToolCalls:
                 call.put = True
                 if channel.asks_in_reply:
                     return InputNeeded(call.state, call.question)
-                self._ask(call, call.question, channel)
+                self._pending.put(call, call.question, channel)
             left = self._within - (time.monotonic() - start)
             if left <= 0:
                 return self._waiting(call)
@@ -147,19 +127,6 @@ class ToolCalls:
                 call.task.cancel()
                 self._pending.forget(call)
             raise
-
-    def _ask(self, call: PendingCall, question: Question, channel: Channel) -> None:
-        """Send the question while the call waits."""
-        if not channel.can_ask:
-            call.answer(Answer(self._unasked, "the host cannot ask its user"), question)
-            return
-
-        async def put() -> None:
-            call.answer(await channel.ask(question), question)
-
-        task = asyncio.create_task(put())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
 
     def _done(self, call: PendingCall) -> Reply:
         self._pending.forget(call)
@@ -244,13 +211,3 @@ def _reply(answer: ToolAnswer) -> Reply:
     if answer.aborted:
         text += "\nThe user wants this turn to stop: do nothing more and say so."
     return Reply(text, answer.ok, structured)
-
-
-def read_unasked(word: str) -> Choice:
-    """Parse the answer to use where no user can be asked; raises UsageError."""
-    match word:
-        case "deny":
-            return Choice.DENY
-        case "approve":
-            return Choice.APPROVE
-    raise UsageError(f"{word!r} is neither deny nor approve")

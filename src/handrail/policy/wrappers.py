@@ -4,7 +4,7 @@
 any nesting (bounded).  Like ``lenient_script_reader.py`` it serves forbid and ask only; the guard
 asks about what it misses, and what it sees too much costs a question.
 
-The programs themselves are data, in ``programs.py``.
+The programs themselves are data, in ``tables.txt`` under ``[wrappers]``, read by ``programs.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""How a process ended: its kind of end, exit code, signal and usage, from the status of wait4."""
+"""How a process ended: its kind of end, exit code, signal and usage, from the status of wait4.
+
+The number that a caller sees for it (128 + N for signal N, 124 to 127) is chosen in
+``handrail/exit_codes.py``.
+"""
 
 from __future__ import annotations
 

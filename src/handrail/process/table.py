@@ -99,9 +99,10 @@ class ProcessTable:
         self._entries.pop(child.key, None)
         child.output.log.count_in(None)
 
-    def _refuse_taken(self, key: str) -> None:
+    def _refuse_taken(self, key: str, abandon_start: Callable[[], None]) -> None:
         """One id is one process, until it is forgotten."""
         if key in self._entries:
+            abandon_start()
             raise ProcessExists(f"process {key} already exists")
 
     def get(self, key: str) -> Child | Starting | None:
@@ -117,9 +118,7 @@ class ProcessTable:
         its client may have disconnected meanwhile.  A caller that may be cancelled shields the
         task.
         """
-        if key in self._entries:
-            abandon(spec)
-        self._refuse_taken(key)
+        self._refuse_taken(key, partial(abandon, spec))
         place = Starting()
         spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         self._entries[key] = place
@@ -136,7 +135,7 @@ class ProcessTable:
 
         What the process does is told after the callbacks of the future.
         """
-        self._refuse_taken(key)
+        self._refuse_taken(key, partial(abandon, spec))
         place = Starting()
         number, question = self._launcher.ask(spec, self._note(key, spec, place))
         self._entries[key] = place
@@ -185,9 +184,7 @@ class ProcessTable:
 
         Also raises what making it raises.
         """
-        if key in self._entries:
-            preparing.close()
-        self._refuse_taken(key)
+        self._refuse_taken(key, preparing.close)
         place = self._entries[key] = Starting()
         self._running += 1
         task = self._loop.create_task(self._prepare(key, place, preparing, sink))

@@ -4,7 +4,9 @@ A session is a set of processes under a random id.  It belongs to at most one co
 without one it lives for its time to live and is then ended, with every process tree of it.  A
 client that knows the id may resume a detached session; one that also knows its secret may take
 over an attached one, and the connection that had it is closed with a reason.  The keeper has a
-note of each session, so that the next server resumes it with its remaining time.
+note of each session, so that the next server resumes it with its remaining time.  Its time to live
+is ``detach_ttl`` of ``server_settings.py``.  The client that resumes it is
+``executor/client/session.py``.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _serve(args: argparse.Namespace) -> int:
     from handrail.agent.shell import AgentShell
-    from handrail.mcp_server.call_approvals import PendingCalls
-    from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
+    from handrail.mcp_server.call_approvals import PendingCalls, read_unasked
+    from handrail.mcp_server.tool_calls import ToolCalls
     from handrail.policy.layers import DEFAULT_FILE, user_folder
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.profile import Profile
@@ -124,7 +124,7 @@ async def _serve(args: argparse.Namespace) -> int:
     rules_file = args.rules_file
     if rules_file is None and not args.rules:
         rules_file = os.path.join(user_folder(), DEFAULT_FILE)
-    pending = PendingCalls()
+    pending = PendingCalls(read_unasked(args.without_elicitation))
     workspace = AsyncWorkspace(
         cwd, inherit_env=args.inherit_env, secrets=variable_options.secrets(args.secret)
     )
@@ -138,7 +138,7 @@ async def _serve(args: argparse.Namespace) -> int:
         rules_file=rules_file,
     )
     async with shell:
-        calls = ToolCalls(shell, pending, unasked=read_unasked(args.without_elicitation))
+        calls = ToolCalls(shell, pending)
         try:
             await _until_stopped(calls, args)
         finally:

@@ -3,7 +3,7 @@
 When a connection is lost, a new one is dialed and the session resumed until the recovery window
 ends; calls made meanwhile wait.  Calls that may be repeated are, with the same ids; the others
 fail.  Each followed process catches up after a resume.  When recovery is not possible, all of
-them get the reason, once.
+them get the reason, once.  The server's half is ``server/sessions.py``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _STEP = 64 * 1024 * 1024
 _PUMP = 256 * 1024
 
 
-def transfer(source: int, destination: int) -> None:
+def copy_content(source: int, destination: int) -> None:
     """Copy all of ``source`` to the beginning of ``destination``, within the kernel if possible."""
     os.lseek(source, 0, os.SEEK_SET)
     os.lseek(destination, 0, os.SEEK_SET)
