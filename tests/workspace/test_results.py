@@ -306,7 +306,9 @@ def test_a_server_elsewhere_is_asked_for_its_results(
     with server_process(state, env=far) as server:
         with Workspace(root, at=server.url, sandbox="off") as ws:
             ws.start([sys.executable, "-c", "print('x' * 2_000_000)"])
-            left = ws.detach(keep=0.5)
+            left = ws.detach()
+        eventually(lambda: _has_ended(left))
+        Workspace.attach(left).detach(keep=0)
         eventually(lambda: not _attached_live(left))
         back = Workspace.attach(left)
         (process,) = back.processes
@@ -315,6 +317,15 @@ def test_a_server_elsewhere_is_asked_for_its_results(
         assert (result.ok, len(result.stdout), result.complete) == (True, 2_000_001, True)
         back.close()
         assert not any((tmp_path / "far" / "handrail" / "results").iterdir())
+
+
+def _has_ended(left: str) -> bool:
+    """Whether no process of a workspace that was left still runs; leaves it as it was."""
+    back = Workspace.attach(left)
+    try:
+        return all(process.exit is not None for process in back.processes)
+    finally:
+        back.detach()
 
 
 def _attached_live(left: str) -> bool:

@@ -26,7 +26,7 @@ from handrail.orchestrator.patches import PatchAccess
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, Settings
 from handrail.sandbox.plan.globs import translate
-from handrail.workspace.profile import writable_alone
+from handrail.workspace.writable_paths import below_no_other
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +66,7 @@ Answers = dict[str, list[bool]]
 
 def _openable(write: tuple[str, ...]) -> tuple[str, ...]:
     """Without those that are missing and below no other: a profile with them is an error."""
-    alone = writable_alone(Profile(write=write), "/w")
+    alone = below_no_other(Profile(write=write), "/w")
     return tuple(path for path in write if path not in MISSING or f"/w/{path}" not in alone)
 
 

@@ -19,11 +19,12 @@ from handrail.start_errors import SandboxUnavailable
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 #: The user that stands for those without a uid in a user namespace.
 _OVERFLOW = "/proc/sys/kernel/overflowuid"
-#: Settings that switch user namespaces off and on at run time; the first for each namespace.
+#: Settings that say at run time what is possible; the first and the last belong to a namespace.
 _SWITCHES = (
     "/proc/sys/user/max_user_namespaces",
     "/proc/sys/kernel/unprivileged_userns_clone",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+    "/proc/sys/vm/memfd_noexec",
 )
 _ENV = {"PATH": "/usr/bin:/bin"}
 #: As in ``sandbox/syscalls/self_test.py``.

@@ -21,7 +21,7 @@ async def check_writable(profile: Profile, root: str, executor: Executor) -> Non
     """Raise UsageError for a writable path that is missing and that a command could not make."""
     if not (executor.features.local or executor.features.remote):
         return  # its files need not be those that its commands see
-    for path in _alone(profile, root):
+    for path in below_no_other(profile, root):
         try:
             await executor.files.metadata(path)
         except FilesError as error:
@@ -32,7 +32,7 @@ async def check_writable(profile: Profile, root: str, executor: Executor) -> Non
                 ) from None
 
 
-def _alone(profile: Profile, root: str) -> list[str]:
+def below_no_other(profile: Profile, root: str) -> list[str]:
     """The writable paths that are below no other one, and not the root itself."""
     paths = {posixpath.normpath(posixpath.join(root, path)) for path in profile.write}
     tops = [path.rstrip("/") + "/" for path in paths]
