@@ -38,7 +38,9 @@ FILES_IN_A_DIRECTORY = 20
 #: What a server sees at /tmp; at /var/tmp it would see the private places of other servers.
 IN_TMP = "mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs tmpfs /tmp && cd /tmp && "
 IN_TMP += 'seq -f d%.0f "$1" | xargs -r mkdir && shift; '
-IN_TMP += 'cd / && exec "$@"'
+IN_TMP += 'cd / && exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
+#: An ordinary user keeps the number: to one that is root there bubblewrap would not be root's.
+AS_USER = ("--user", "--map-current-user", "--keep-caps")
 
 
 class Server:
@@ -49,7 +51,7 @@ class Server:
         state.mkdir()
         self.url = f"ws://127.0.0.1:{free_port()}"
         serve = [sys.executable, "-m", "handrail", "serve", "--listen", self.url]
-        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        user = () if os.geteuid() == 0 else AS_USER
         keep = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
         keep.pop("TMPDIR", None)
         with open(folder / f"log-{name}", "ab") as log:

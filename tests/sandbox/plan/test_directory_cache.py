@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from handrail import own_code
 from handrail.filesystem import syscalls
 from handrail.sandbox.plan import directory_cache, directory_watch
 from handrail.sandbox.plan import plan as plan_module
 from handrail.sandbox.plan.directory import Reader
 from handrail.sandbox.plan.globs import NameFilter, by_start
+from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.profile import Access, Glob, Profile, Rule
@@ -44,10 +46,11 @@ def planner() -> Iterator[Planner]:
     registry.close()
 
 
-def profile(ws: Path) -> Profile:
+def profile(ws: Path, code: tuple[own_code.Place, ...] = ()) -> Profile:
     root = os.fsencode(ws)
     rules = (Rule(b"/", Access.READ), Rule(root, Access.WRITE))
-    return Profile(rules, globs=(Glob(root, "**/*.secret"), Glob(root, "keys/*")))
+    globs = (Glob(root, "**/*.secret"), Glob(root, "keys/*"))
+    return Profile(rules, globs=globs, own_code=code)
 
 
 def watched(planner: Planner, wanted: Profile) -> Plan:
@@ -225,6 +228,24 @@ def test_covers_of_running_sandboxes_are_no_change(planner: Planner, ws: Path) -
     lease.release()
     assert not (ws / "sub/repo/.agents").exists()
     assert planner.plan(wanted) is plan
+
+
+def test_a_file_that_covers_a_missing_name_lets_no_directory_be_read_again(
+    planner: Planner, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = os.fsencode(ws / "missing")
+    code = (missing + b"/code", missing + b"/code", own_code.CODE)
+    wanted = profile(ws, (code,))
+    plan = watched(planner, wanted)
+    assert Placeholder(missing, directory=False) in plan.masks
+    monkeypatch.setattr(Reader, "read", None)  # a call would fail
+    lease = planner.registry.acquire(plan.masks)
+    assert (ws / "missing").is_file()
+    assert planner.plan(wanted) is plan
+    lease.release()
+    assert planner.plan(wanted) is plan
+    (ws / "missing").touch()
+    assert planner.plan(wanted) is not plan
 
 
 @pytest.mark.parametrize("how", ["overflow", "no watches", "no inotify", "other file system"])

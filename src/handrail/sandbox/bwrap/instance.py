@@ -39,6 +39,8 @@ else:
 _KILLED_SECONDS = 2.0
 #: How often the first process is checked for exiting, before it is waited for.
 _LOOKS = 16
+#: With more placeholders, taking the reports of their end is a part of a start that is noticed.
+_MANY_COVERS = 16
 #: The size of what the program says that makes copies: the first process, its PID namespace.
 _COPY_INFO = 16
 #: Sandboxes of this program that have not ended.  Only counted here; each belongs to the Instances
@@ -410,7 +412,10 @@ class RunningSandbox:
         self._release()
         if self._lease is not None:
             lease, self._lease = self._lease, None
+            many = len(lease.made) > _MANY_COVERS
             lease.release()
+            if many and self._instances is not None and self._instances.uncovered is not None:
+                self._instances.uncovered()
         if waiting is not None:
             for done in waiting[2]:
                 done()

@@ -20,6 +20,7 @@ from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD, reso
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+    from collections.abc import Callable
 
     from handrail.sandbox.bwrap.instance import RunningSandbox
 
@@ -31,6 +32,8 @@ class Instances:
         #: Sandboxes that were made and have not ended.
         self.insides: set[RunningSandbox] = set()
         self.lock = _thread.RLock()  # a signal handler may fork, too
+        #: Called when one has ended that covered many missing names.
+        self.uncovered: Callable[[], None] | None = None
         #: Filter programs, stubs that run before bwrap, and a file that is shown, by purpose.
         self._filters: dict[tuple[str, bool], int] = {}
 

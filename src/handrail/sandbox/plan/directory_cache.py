@@ -313,10 +313,10 @@ class DirectoryCache:
                 entry.set_below(place, _is_directory(place))
             if place not in self._around:
                 return
-        elif name in self._names or (self._concerns is not None and self._concerns(name)):
+        elif name == b".git" or (self._concerns is not None and self._concerns(name)):
             self._entries.pop(path, None)
             self._note_change(path, whole=False)
-        else:
+        elif name not in self._names:
             return
         self.revision = next(_revisions)
 

@@ -123,19 +123,29 @@ class Indexes:
             return True
         return self.tree(key).repositories.is_large(_LARGE_UNKNOWN)
 
+    def take_reports(self, profile: Profile) -> None:
+        """Take what was reported of a profile's trees, unless that takes a while."""
+        if self.much_has_changed(profile):
+            return
+        self.look()
+        for tree in self._known_trees(profile):
+            if tree.directories.watched:
+                tree.directories.refresh(*self._look)
+
     def much_has_changed(self, profile: Profile) -> bool:
         """Whether taking what was reported of a profile's trees takes a while."""
+        trees = self._known_trees(profile)
+        return any(tree.directories.has_much_to_take() for tree in trees)
+
+    def _known_trees(self, profile: Profile) -> list[Tree]:
+        """The trees of a profile that were looked at."""
         known, keys = self._examined
         if known is not profile:
             places = {rule.path for rule in profile.rules if rule.access is Access.WRITE}
             places.update(self._patterns(profile))
             keys = [self._key(place, profile) for place in places]
             self._examined = profile, keys
-        for key in keys:
-            tree = self._trees.get(key)
-            if tree is not None and tree.directories.has_much_to_take():
-                return True
-        return False
+        return [tree for tree in map(self._trees.get, keys) if tree is not None]
 
     def has_many_names(self, profile: Profile) -> bool:
         """Whether there is much to examine for patterns, or how much is not known."""

@@ -332,6 +332,10 @@ class Planner:
             if rule.access is Access.WRITE
         )
 
+    def take_reports(self, profile: Profile) -> None:
+        """Take what was reported of changes, so that the next plan need not; not if it is much."""
+        self._indexes.take_reports(profile)
+
     def prepare(self, profile: Profile, careful: bool) -> Plan:
         """A plan that is true now, for ``install``; in any thread.  Raises as ``plan`` does."""
         for key in ((profile, careful), (profile, False)):

@@ -40,6 +40,7 @@ from handrail.sandbox.warm.command_fits import fits
 from handrail.sandbox.warm.copy_command import copied
 from handrail.sandbox.warm.free_memory import FreeMemory
 from handrail.sandbox.warm.kinds import Begun, Kind, Line, kind_of
+from handrail.sandbox.warm.reports import Reports
 from handrail.sandbox.warm.template import Making, Template
 from handrail.sandbox.warm.templates import Family, Templates
 from handrail.sandbox.warm.waiting_sandbox import WaitingSandbox
@@ -119,6 +120,7 @@ class WarmSandboxes:
         self._keeper = launcher.keeper_pid
         self._processors = os.cpu_count() or 1
         self._closed = False
+        self._reports = Reports(upkeep, planner, self._lines)
         #: How many commands were started from one, and in one that was copied for them.
         self.used = self.copied = 0
 
@@ -466,6 +468,7 @@ class WarmSandboxes:
     def close(self) -> None:
         """End all of them, without waiting, and make no more."""
         self._closed = True
+        self._reports.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
