@@ -305,11 +305,13 @@ def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
 
 
 def _plain(pattern: str) -> str:
-    """Without ``.`` and empty names, which no path that is walked has: they would match nothing."""
-    plain = "/".join(name for name in pattern.split("/") if name not in ("", "."))
-    if not plain:
+    """Relative, and without names that no path that is walked has."""
+    from handrail.glob_pattern import plain  # few profiles have patterns
+
+    found = plain(pattern).lstrip("/")
+    if not found:
         raise BadIntent(f"the glob pattern `{pattern}` names nothing; deny the directory by path")
-    return plain
+    return found
 
 
 def _below(root: bytes, subpath: bytes | None) -> bytes:

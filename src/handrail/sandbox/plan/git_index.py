@@ -158,15 +158,16 @@ def _exists(path: bytes) -> bool:
 
 def git_directories(pointer: bytes) -> list[bytes]:
     """Where a ``.git`` file points: the directory it names, and a worktree's common directory."""
-    text = _line(pointer)
+    text = _path_in(pointer)
     if text is None or not text.startswith(b"gitdir:"):
         return []
     base = os.path.dirname(pointer)
-    target = os.path.normpath(os.path.join(base, text.removeprefix(b"gitdir:").strip()))
-    common = _line(os.path.join(target, b"commondir"))
+    name = text.removeprefix(b"gitdir:").removeprefix(b" ")
+    target = os.path.normpath(os.path.join(base, name))
+    common = _path_in(os.path.join(target, b"commondir"))
     found = [target]
     if common is not None:
-        found.append(os.path.normpath(os.path.join(target, common.strip())))
+        found.append(os.path.normpath(os.path.join(target, common)))
     return found
 
 
@@ -176,14 +177,15 @@ def is_git_directory(path: bytes) -> bool:
     return head and (common or all(own))
 
 
-def _line(path: bytes) -> bytes | None:
+def _path_in(path: bytes) -> bytes | None:
+    """What a pointer of git says: all but the line ends at its end, blanks and lines included."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        line = os.read(fd, 4096).split(b"\n", 1)[0]
-        return None if b"\0" in line else line  # no path has one
+        text = os.read(fd, 4096).rstrip(b"\r\n")
+        return None if b"\0" in text else text  # no path has one
     except OSError:
         return None
     finally:
