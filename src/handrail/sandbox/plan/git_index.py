@@ -34,7 +34,8 @@ MOST_SHARED = 16_384
 #: Among the results: not everything was examined.
 MORE = b""
 #: What makes a directory one of git's.
-GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
+COMMON = b"commondir"  # a file: the directory that has the rest
+GIT_DIRECTORY = (b"HEAD", COMMON, b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
 
 
@@ -164,7 +165,7 @@ def git_directories(pointer: bytes) -> list[bytes]:
     base = os.path.dirname(pointer)
     name = text.removeprefix(b"gitdir:").removeprefix(b" ")
     target = os.path.normpath(os.path.join(base, name))
-    common = _path_in(os.path.join(target, b"commondir"))
+    common = _path_in(os.path.join(target, COMMON))
     found = [target]
     if common is not None:
         found.append(os.path.normpath(os.path.join(target, common)))
