@@ -280,6 +280,7 @@ def test_a_directory_in_the_tmp_of_the_machine() -> None:
             return explain(made, 1, line, words=COMMAND_LINE, could=lambda _: True) or ""
 
         assert told(f"{there}/other/new").endswith(f"--writable {there}/other")
+        assert told(f"{there}/other").endswith(f"--writable {there}/other")
         # Nothing of these is hidden.
         for path in (f"{work}/a/new", f"{there}/project/a", f"{there}/new", "/tmp/new-one/x"):
             assert told(path) == "", path

@@ -383,7 +383,7 @@ class _Reader:
         inside = any(_within(full, root) for root in shown)
         around = above in _TMP or any(_within(root, above) for root in shown)
         if not inside and (os.path.lexists(full) or (not around and os.path.lexists(above))):
-            allow = self._words.write.format(full if around else above)
+            allow = self._words.write.format(full if os.path.lexists(full) else above)
             self._add(_Cause(f"reaching {full}", "commands have a /tmp of their own", allow))
 
     def _network(self, what: str, *, certain: bool) -> None:
