@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.sandbox.plan.safe_open import Refused, shown
 from handrail.sandbox.plan.tree_walk import TreeWalk
 
 TYPE_CHECKING = False
@@ -179,9 +180,17 @@ def is_git_directory(path: bytes) -> bool:
 
 
 def _path_in(path: bytes) -> bytes | None:
-    """What a pointer of git says: all but the line ends at its end, blanks and lines included."""
+    """What a pointer of git says: all but the line ends at its end, blanks and lines included.
+
+    Raises Refused for one that says something but not now.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except BlockingIOError:
+        raise Refused(
+            f"{shown(path)} cannot be read now, because another program holds a lease on it, so"
+            " where it leads cannot be protected; start the command again when that has ended"
+        ) from None
     except OSError:
         return None
     try:
