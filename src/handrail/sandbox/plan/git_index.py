@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.sandbox.plan.safe_open import Refused, shown
+from handrail.sandbox.plan.safe_open import Refused, check_is_gone
 from handrail.sandbox.plan.tree_walk import TreeWalk
 
 TYPE_CHECKING = False
@@ -61,7 +61,10 @@ class RepositoryIndex(TreeWalk):
         self._looked = None
         if self.known() is not None:
             return False
-        found = self.look(most)
+        try:
+            found = self.look(most)
+        except Refused:
+            return True  # as ``refresh`` will say
         if not self.directories.watched:
             self._looked = found
         return found is None
@@ -186,12 +189,8 @@ def _path_in(path: bytes) -> bytes | None:
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except BlockingIOError:
-        raise Refused(
-            f"{shown(path)} cannot be read now, because another program holds a lease on it, so"
-            " where it leads cannot be protected; start the command again when that has ended"
-        ) from None
-    except OSError:
+    except OSError as error:
+        check_is_gone(path, error)
         return None
     try:
         text = os.read(fd, 4096).rstrip(b"\r\n")

@@ -32,7 +32,8 @@ _X32 = 0x40000000
 _TABLE = """
     acct 163 89   add_key 248 217   bpf 321 280   chmod 90 -   chown 92 -   chroot 161 51
     clone 56 220   clone3 435 435   connect 42 203   creat 85 -   delete_module 176 106
-    fanotify_init 300 262   fcntl 72 25   fchmod 91 52   fchmodat 268 53   fchmodat2 452 452   fchownat 260 54
+    fanotify_init 300 262   fchmod 91 52   fchmodat 268 53   fchmodat2 452 452   fchownat 260 54
+    fcntl 72 25
     finit_module 313 273   fsconfig 431 431   fsmount 432 432   fsopen 430 430   fspick 433 433
     init_module 175 105   io_uring_enter 426 426   io_uring_register 427 427
     io_uring_setup 425 425   ioctl 16 29   ioperm 173 -   iopl 172 -   ioprio_set 251 30
@@ -233,7 +234,10 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     rules |= {calls[name]: _always(enosys) for name in _BEHIND_POINTERS}
     rules[calls["clone"]] = _refuse_bits(0, _NEW_NAMESPACE)
     rules[calls["unshare"]] = _refuse_bits(0, _NEW_NAMESPACE | _NEW_TIME)
-    for name, commands in {"ioctl": (_TIOCSTI, _TIOCLINUX), "fcntl": (_SETLEASE, _SETDELEG)}.items():
+    for name, commands in {
+        "ioctl": (_TIOCSTI, _TIOCLINUX),
+        "fcntl": (_SETLEASE, _SETDELEG),
+    }.items():
         block = rules[calls[name]] = Assembly()
         block.argument(1)
         for command in commands:
