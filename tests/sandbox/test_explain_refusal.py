@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -189,6 +191,99 @@ def test_read_only_and_denied_paths() -> None:
     assert "reading secret/a (the profile denies it)" in said(
         "cat: secret/a: Permission denied", intent=hidden
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "what"),
+    [
+        ("*.env", "cat: a.env: Permission denied", "a.env"),
+        ("*.env", "bash: line 1: a.env: Read-only file system", "a.env"),
+        ("**/keys", "cat: d/keys/id: Permission denied", "d/keys/id"),
+        ("/srv/*.key", "ls: cannot open '/srv/é.key': Permission denied", "/srv/é.key"),
+    ],
+)
+def test_what_a_pattern_denies(pattern: str, output: str, what: str) -> None:
+    intent = profile.workspace_write((WORK.encode(),))
+    intent = intent._replace(entries=(*intent.entries, profile.denied(pattern, WORK)))
+    text = said(output, intent=intent)
+    assert f"reading {what} (the profile denies {pattern})" in text
+    assert text.endswith(f"to allow it use a profile that does not deny {what}")
+    assert said("cat: other: Permission denied", intent=intent) == said(
+        "cat: other: Permission denied"
+    )
+
+
+def test_a_path_that_is_open_in_what_a_pattern_denies() -> None:
+    intent = profile.workspace_write(
+        (WORK.encode(),), writable_roots=(f"{WORK}/keys/mine".encode(),)
+    )
+    intent = intent._replace(entries=(*intent.entries, profile.denied("k*", WORK)))
+    assert said("cat: keys/mine/a: Permission denied", intent=intent) == ""
+    assert "keys/other" in said("cat: keys/other: Permission denied", intent=intent)
+
+
+@pytest.mark.parametrize("name", ["f", f"{WORK}/f"])
+def test_what_the_owner_of_a_file_may_not_do_is_not_ordinary(name: str) -> None:
+    """A set-user-id bit, for example."""
+    assert "is not known" in said(
+        f"chmod: changing permissions of '{name}': Operation not permitted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        ("mv: cannot move '.git' to 'g': Device or resource busy", "writing .git (.git is prot"),
+        ("rm: cannot remove 'a.env': Device or resource busy", "reading a.env (the profile"),
+        ("mv: cannot move 'sub' to 's': Device or resource busy", "moving or removing sub (some"),
+        ("OSError: [Errno 16] Device or resource busy: 'sub' -> 's'", "moving or removing sub ("),
+        ("rm: cannot remove '/mnt/disk': Device or resource busy", ""),
+    ],
+)
+def test_what_is_mounted_on_is_busy(output: str, what: str) -> None:
+    intent = profile.workspace_write((WORK.encode(),))
+    intent = intent._replace(entries=(*intent.entries, profile.denied("*.env", WORK)))
+    text = said(output, intent=intent)
+    assert what in text
+    assert bool(text) is bool(what)
+
+
+@pytest.mark.parametrize(
+    "line", ["cat: {}: No such file or directory", "[Errno 2] No such file or directory: '{}'"]
+)
+def test_a_file_in_the_tmp_of_the_machine(line: str) -> None:
+    intent = profile.workspace_write((WORK.encode(),))
+    with tempfile.NamedTemporaryFile(dir="/tmp") as there:
+        output = line.format(there.name)
+        found = explain(rules(intent), 1, output, words=COMMAND_LINE, could=lambda _: True)
+        assert found == (
+            f"probably refused by the sandbox: reaching {there.name} (commands have a /tmp of their"
+            f" own); to allow it use --writable {there.name}"
+        )
+        # Another machine may not have it.
+        assert explain(rules(intent), 1, output) is None
+        assert explain(rules(profile.read_only()), 1, output, could=lambda _: True) is None
+        elsewhere = line.format(f"/home/me{there.name}")
+        assert explain(rules(intent), 1, elsewhere, could=lambda _: True) is None
+    assert explain(rules(intent), 1, output, could=lambda _: True) is None
+
+
+def test_a_directory_in_the_tmp_of_the_machine() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as there:
+        work = f"{there}/project/work"
+        os.makedirs(work)
+        os.makedirs(f"{there}/other")
+        made = Rules.of(profile.workspace_write((work.encode(),)), work.encode())
+
+        def told(path: str) -> str:
+            line = f"touch: cannot touch '{path}': No such file or directory"
+            return explain(made, 1, line, words=COMMAND_LINE, could=lambda _: True) or ""
+
+        assert told(f"{there}/other/new").endswith(f"--writable {there}/other")
+        assert told(f"{there}/other").endswith(f"--writable {there}/other")
+        # Nothing of these is hidden.
+        for path in (f"{work}/a/new", f"{there}/project/a", f"{there}/new", "/tmp/new-one/x"):
+            assert told(path) == "", path
 
 
 def test_words_of_each_surface() -> None:

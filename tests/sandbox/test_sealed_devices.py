@@ -9,6 +9,7 @@ import pytest
 
 from handrail import Workspace
 from handrail.keeper import null_device
+from handrail.sandbox.bwrap import mounter
 
 #: Tries to change each, and prints which it could.
 CHANGE = """
@@ -48,3 +49,21 @@ def test_a_null_device_is_the_device() -> None:
     finally:
         os.close(fd)
     assert not os.get_inheritable(int(null_device._path[0].rsplit(b"/", 1)[1]))
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_where_other_programs_make_the_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """Of many places, which are mounted beside bwrap or before it."""
+    monkeypatch.setenv("HANDRAIL_WARM", "off")
+    if not beside:
+        monkeypatch.setattr(mounter, "works", lambda bwrap: False)
+    for number in range(60):
+        (tmp_path / f"r{number}" / ".git").mkdir(parents=True)
+    with Workspace(tmp_path) as ws:
+        mounts = ws.run(["cat", "/proc/self/mountinfo"], check=True).stdout.splitlines()
+    places = {line.split()[4]: line.split()[5].split(",") for line in mounts}
+    assert f"{tmp_path}/r7/.git" in places
+    devices = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+    assert {place: places[place][0] for place in devices} == dict.fromkeys(devices, "ro")

@@ -11,46 +11,28 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from handrail.sandbox.profile import SYSTEM_TMP, Access, Entry, Files, Intent, normal, within
+from handrail.sandbox import printed_refusals as printed
+from handrail.sandbox.profile import (
+    SYSTEM_TMP,
+    Access,
+    BadIntent,
+    Entry,
+    Files,
+    Glob,
+    Intent,
+    globs_of,
+    normal,
+    within,
+)
 
 #: How much of the end of an output is read, and how many causes a sentence has.
 LOOKED_AT = 16_384
 _MOST_CAUSES = 3
 _TMP = tuple(map(os.fsdecode, SYSTEM_TMP))
-
-_PHRASE = r"(?P<phrase>read-only file system|permission denied|operation not permitted)"
-_QUOTES = r"'([^'\n]+)'|\"([^\"\n]+)\"|‘([^’\n]+)’|`([^`'\n]+)[`']"
-#: ``tool: cannot touch '/usr/x': Read-only file system``: of several the last is the target.
-_BEFORE = re.compile(rf"(?:{_QUOTES})\s*(?:\([^)\n]*\))?:\s*{_PHRASE}", re.IGNORECASE)
-#: ``OSError: [Errno 30] Read-only file system: '/usr/x'`` and ``EROFS: ..., open '/usr/x'``.
-_BEHIND = re.compile(rf"{_PHRASE}\s*[:,][^'\"\n]*(?:{_QUOTES})", re.IGNORECASE)
-#: ``bash: line 1: /etc/x: Permission denied`` and ``cannot create /etc/x: ...``.
-_PLAIN = re.compile(rf"(?:^(?=[^\s:]*/)|[\s:])(?P<path>[^\s:'\"]+):\s*{_PHRASE}", re.IGNORECASE)
-#: ``mkdir: cannot create directory ‘.codex’: File exists``.
-_EXISTS = re.compile(rf"(?:{_QUOTES}|(?<=\s)(?P<path>[^\s:'\"]+)):\s*file exists", re.IGNORECASE)
-#: ``tool: what it did: Operation not permitted`` as the last line, and the like of Python.
-_LAST = re.compile(rf"^[\w./+-]+:\s(?:.*:\s)?(?:\[Errno \d+\] )?{_PHRASE}\.?$", re.IGNORECASE)
-#: What the kernel says of a mount that is read-only, and of nothing else.
-_READ_ONLY = "read-only file system"
-
-#: What programs print when a name cannot be resolved or nothing can be reached.
-_NETWORK = re.compile(
-    r"could not resolve (?:host|proxy)|couldn't resolve host|temporary failure in name resolution"
-    r"|temporary failure resolving|name or service not known|nodename nor servname"
-    r"|network is unreachable|\beai_again\b|\benotfound\b|\benetunreach\b|unknown host"
-    r"|dial tcp: lookup|unable to resolve host address|failed to lookup address information",
-    re.IGNORECASE,
-)
-#: ``... Docker daemon at unix:///var/run/docker.sock`` and ``dial unix /run/x.sock: connect: ...``.
-_SOCKET = re.compile(
-    r"(?:connect|dial)[^\n]*?\bunix:(?://)?(?P<url>/[^\s'\",;]+)|dial unix (?P<path>/[^\s:]+):",
-    re.IGNORECASE,
-)
 
 #: The reason of a managed network for a host that no list allows (``handrail.network.decide``).
 _UNLISTED = "not_allowed"
@@ -128,6 +110,8 @@ class Rules:
     temporary: bool = False
     #: Whether the network is managed: each host is judged, and its records say why it was refused.
     managed: bool = False
+    #: What is denied by patterns.
+    globs: tuple[Glob, ...] = ()
 
     @classmethod
     def of(cls, intent: Intent, cwd: bytes, *, managed: bool = False) -> Rules | None:
@@ -148,6 +132,7 @@ class Rules:
             intent.network,
             intent.private_tmp is not None or intent.wants_tmp,
             managed,
+            _globs(intent, cwd),
         )
 
     @property
@@ -163,7 +148,27 @@ class Rules:
             for root in roots:
                 if len(root) >= length and _within(path, root):
                     best, length = access, len(root)
-        return best
+        found = self.glob_at(path) if best is not Access.DENY else None
+        return Access.DENY if found is not None and len(found[0]) >= length else best
+
+    def glob_at(self, path: str) -> tuple[str, str] | None:
+        """The innermost path at or above one that a denied pattern matches, and that pattern."""
+        if not self.globs:
+            return None
+        from handrail import glob_pattern  # few profiles have patterns
+
+        try:
+            matchers = [(one, glob_pattern.translate(one.pattern)) for one in self.globs]
+        except ValueError:
+            return None  # an executor of another version knows it
+        here = path.encode("utf-8", "surrogateescape")
+        while here not in (b"/", b""):
+            for one, matcher in matchers:
+                start = one.base.rstrip(b"/") + b"/"
+                if here.startswith(start) and matcher.match(here[len(start) :]):
+                    return _text(here), ("/" if one.base == b"/" else "") + one.pattern
+            here = posixpath.dirname(here)
+        return None
 
     def protected_at(self, path: str) -> str | None:
         """The protected directory or file at or above a path in a writable one, if any."""
@@ -206,7 +211,7 @@ def explain(
         return None
     text = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
     text = text[-LOOKED_AT:].replace("\r\n", "\n")
-    reader = _Reader(rules, words, could or (lambda _: True))
+    reader = _Reader(rules, words, could)
     reader.records(denials)
     blamed = reader.text(text)
     causes = list(reader.causes.values())[:_MOST_CAUSES]
@@ -237,7 +242,7 @@ def user_could(path: str) -> bool:
 def _unknown(text: str, code: int, words: Words) -> str | None:
     """The sentence for a refusal without a cause: its last line, or the signal, says so."""
     last = text.rstrip().rpartition("\n")[2].strip()
-    found = _LAST.search(last)
+    found = printed.LAST.search(last)
     if found is None and code != 128 + 31:  # SIGSYS
         return None
     said = f"it ended with “{found['phrase']}”" if found else "SIGSYS ended it"
@@ -248,10 +253,12 @@ def _unknown(text: str, code: int, words: Words) -> str | None:
 class _Reader:
     """Collects causes, one for each thing to allow."""
 
-    def __init__(self, rules: Rules, words: Words, could: Callable[[str], bool]) -> None:
+    def __init__(self, rules: Rules, words: Words, could: Callable[[str], bool] | None) -> None:
         self._rules = rules
         self._words = words
-        self._could = could
+        self._could = could or (lambda _: True)
+        #: Whether the command ran on this machine.
+        self._here = could is not None
         self.causes: dict[str, _Cause] = {}
         #: Unix sockets that were refused for certain, without a say on whether that mattered.
         self._sockets: set[str] = set()
@@ -281,40 +288,57 @@ class _Reader:
         """Take what the output blames; whether it blames anything, the sandbox or not."""
         blamed = False
         for line in text.splitlines():
-            found = _blamed(line)
+            found = printed.blamed(line, self._hidden)
             if found is not None:
-                blamed = True
-                self._file(_path_of(found), found["phrase"].lower())
-            elif (found := _EXISTS.search(line)) is not None:
-                self._placeholder(_path_of(found))
-            elif self._rules.offline and _NETWORK.search(line):
+                phrase = found["phrase"].lower()
+                allowed = self._file(printed.path_of(found), phrase)
+                # What the owner of a file may not do to it has another reason than its mode.
+                blamed = blamed or not (allowed and phrase == printed.NOT_PERMITTED)
+            elif (found := printed.EXISTS.search(line)) is not None:
+                self._placeholder(printed.path_of(found))
+            elif (found := printed.busy(line)) is not None:
+                self._mount_point(printed.path_of(found))
+            elif (found := printed.GONE.search(line)) is not None:
+                self._hidden_tmp(posixpath.normpath(found["path"] or found["quoted"]))
+            elif self._rules.offline and printed.NETWORK.search(line):
                 self._network("using the network", certain=False)
-            elif (found := _SOCKET.search(line)) is not None:
+            elif (found := printed.SOCKET.search(line)) is not None:
                 blamed = True
                 self._socket((found["url"] or found["path"]).rstrip(".:)"))
         return blamed
 
-    def _file(self, path: str, phrase: str | None = None) -> None:
-        """Take a path that was refused: for certain, or with the phrase that a program printed."""
+    def _hidden(self, path: str) -> bool:
+        full = posixpath.normpath(posixpath.join(self._rules.cwd, path))
+        return self._rules.access(full) is Access.DENY
+
+    def _file(self, path: str, phrase: str | None = None) -> bool:
+        """Take a path that was refused: for certain, or with the phrase that a program printed.
+
+        Whether the rules allow it.
+        """
         rules, certain = self._rules, phrase is None
         full = posixpath.normpath(posixpath.join(rules.cwd, path))
         access = rules.access(full)
         protected = rules.protected_at(full) if access is Access.WRITE else None
         if access is Access.WRITE and protected is None:
-            return  # allowed: an ordinary failure
+            return True  # an ordinary failure
         in_tmp = rules.temporary and any(_within(full, place) for place in _TMP)
         own = in_tmp and protected is None and not _within(full, rules.cwd)
-        if own and phrase not in (None, _READ_ONLY):
-            return  # in a /tmp of its own; what is read-only there are the folders of a workspace
+        if own and phrase not in (None, printed.READ_ONLY):
+            return False  # in its own /tmp; only the folders of a workspace are read-only there
         if access is Access.DENY:
             what = f"reading {self._shown(full)}"
-            rule = "the profile denies it" if self._denied(full) else "no rule names it"
-            self._add(_Cause(what, rule, self._words.read.format(self._shown(full)), certain))
-            return
+            allow = self._words.read.format(self._shown(full))
+            self._add(_Cause(what, self._why_denied(full), allow, certain))
+            return False
         if not certain and not self._could(full):
-            return
-        if protected is None and phrase not in (None, _READ_ONLY) and _within(full, rules.cwd):
-            return  # a mode, as that of a script which cannot be executed
+            return False
+        if (
+            protected is None
+            and phrase not in (None, printed.READ_ONLY)
+            and _within(full, rules.cwd)
+        ):
+            return False  # a mode, as that of a script which cannot be executed
         if protected is not None:
             name = posixpath.basename(protected)
             self._write(protected, f"{name} is protected in a workspace", certain)
@@ -322,6 +346,7 @@ class _Reader:
             self._write(full, "the sandbox is read-only", certain)
         else:
             self._write(full, "it is outside of what may be written", certain)
+        return False
 
     def _write(self, full: str, rule: str, certain: bool) -> None:
         folder = full
@@ -338,6 +363,28 @@ class _Reader:
         protected = self._rules.protected_at(full)
         if protected == full and self._rules.access(full) is Access.WRITE and self._could(full):
             self._write(full, "an empty one is kept there, so that none can be made", False)
+
+    def _mount_point(self, path: str) -> None:
+        """``Device or resource busy``: what is mounted on can be neither moved nor removed."""
+        full = posixpath.normpath(posixpath.join(self._rules.cwd, path))
+        access = self._rules.access(full)
+        if access is Access.DENY or self._rules.protected_at(full) is not None:
+            self._file(path, printed.READ_ONLY)
+        elif access is Access.WRITE:
+            what = f"moving or removing {self._shown(full)}"
+            self._add(_Cause(what, "something in it is protected or denied", self._words.off))
+
+    def _hidden_tmp(self, full: str) -> None:
+        """``No such file`` for what is in the /tmp of this machine, or in a directory there."""
+        rules, above = self._rules, posixpath.dirname(full)
+        if not (rules.temporary and self._here):
+            return
+        shown = [root for root in (*rules.write, *rules.read, rules.cwd) if root != "/"]
+        inside = any(_within(full, root) for root in shown)
+        around = above in _TMP or any(_within(root, above) for root in shown)
+        if not inside and (os.path.lexists(full) or (not around and os.path.lexists(above))):
+            allow = self._words.write.format(full if os.path.lexists(full) else above)
+            self._add(_Cause(f"reaching {full}", "commands have a /tmp of their own", allow))
 
     def _network(self, what: str, *, certain: bool) -> None:
         self._add(_Cause(what, "the sandbox has no network", self._words.network, certain))
@@ -357,8 +404,11 @@ class _Reader:
             return
         self._add(_Cause(f"connecting to {path}", rule, self._words.off, certain))
 
-    def _denied(self, full: str) -> bool:
-        return any(_within(full, path) for path in self._rules.deny)
+    def _why_denied(self, full: str) -> str:
+        if any(_within(full, path) for path in self._rules.deny):
+            return "the profile denies it"
+        found = self._rules.glob_at(full)
+        return "no rule names it" if found is None else f"the profile denies {found[1]}"
 
     def _shown(self, full: str) -> str:
         """A path as one would type it in the directory of the command."""
@@ -366,28 +416,6 @@ class _Reader:
         if full == cwd:
             return "."
         return full[len(cwd.rstrip("/")) + 1 :] if cwd != "/" and _within(full, cwd) else full
-
-
-def _blamed(line: str) -> re.Match[str] | None:
-    """Where a line of output says that a path was refused."""
-    for pattern in (_BEFORE, _BEHIND, _PLAIN):
-        for found in reversed(list(pattern.finditer(line))):
-            path = _path_of(found)
-            plain = pattern is _PLAIN and "/" not in path
-            if plain and found["phrase"].lower() != _READ_ONLY:
-                continue  # a word of the sentence
-            if path and "\0" not in path and len(path) < 4096:
-                return found
-    return None
-
-
-def _path_of(found: re.Match[str]) -> str:
-    named = found.groupdict().get("path")
-    if named:
-        return named
-    phrases = found.re.groupindex.values()
-    quoted = (text for at, text in enumerate(found.groups(), 1) if text and at not in phrases)
-    return next(quoted, "")
 
 
 def _paths(entry: Entry, roots: tuple[bytes, ...]) -> list[str]:
@@ -401,6 +429,13 @@ def _paths(entry: Entry, roots: tuple[bytes, ...]) -> list[str]:
     if entry.special == "minimal":
         return ["/usr", "/etc", "/bin", "/lib"]
     return []
+
+
+def _globs(intent: Intent, cwd: bytes) -> tuple[Glob, ...]:
+    try:
+        return globs_of(intent, cwd)
+    except BadIntent:
+        return ()  # then nothing was started
 
 
 def _text(path: bytes) -> str:

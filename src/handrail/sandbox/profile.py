@@ -216,12 +216,10 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
             everything, network=False, protected=(), private=private, managed=intent.managed
         )
     rules: dict[bytes, Access] = {}
-    globs: list[Glob] = []
     shared: set[bytes] = set()
-    roots = [_absolute(root, "workspace root") for root in intent.workspace_roots]
+    roots = _roots(intent)
     for entry in intent.entries:
         if entry.glob is not None:
-            globs += _globs(entry, cwd, roots)
             continue
         if intent.private_tmp and entry.special in TEMPORARY and entry.access is not Access.DENY:
             continue  # which are not the host's then
@@ -233,7 +231,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
     return Profile(
         rules=tuple(Rule(path, access) for path, access in ordered),
-        globs=tuple(globs),
+        globs=globs_of(intent, cwd),
         network=intent.network and not intent.managed,
         glob_depth=intent.glob_depth,
         protected=intent.protected,
@@ -283,6 +281,18 @@ def _tmpdir(roots: Sequence[bytes], machine: Machine) -> Iterable[bytes]:
     return () if any(root != path and within(root, path) for root in roots) else (path,)
 
 
+def globs_of(intent: Intent, cwd: bytes) -> tuple[Glob, ...]:
+    """The patterns of an intent, for a command in this directory; raises BadIntent."""
+    entries = [entry for entry in intent.entries if entry.glob is not None]
+    roots = _roots(intent) if entries else []
+    cwd = intent.cwd or cwd
+    return tuple(glob for entry in entries for glob in _globs(entry, cwd, roots))
+
+
+def _roots(intent: Intent) -> list[bytes]:
+    return [_absolute(root, "workspace root") for root in intent.workspace_roots]
+
+
 def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
     pattern = entry.glob or ""
     if entry.access is not Access.DENY:
@@ -305,11 +315,13 @@ def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
 
 
 def _plain(pattern: str) -> str:
-    """Without ``.`` and empty names, which no path that is walked has: they would match nothing."""
-    plain = "/".join(name for name in pattern.split("/") if name not in ("", "."))
-    if not plain:
+    """Relative, and without names that no path that is walked has."""
+    from handrail.glob_pattern import plain  # few profiles have patterns
+
+    found = plain(pattern).lstrip("/")
+    if not found:
         raise BadIntent(f"the glob pattern `{pattern}` names nothing; deny the directory by path")
-    return plain
+    return found
 
 
 def _below(root: bytes, subpath: bytes | None) -> bytes:

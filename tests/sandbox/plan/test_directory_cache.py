@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,6 +128,30 @@ def test_a_change_is_noticed(planner: Planner, ws: Path, change: Callable[[Path]
     assert other.matches == expected.matches
     assert other.repositories == expected.repositories
     with_walk.close()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_where_a_dangling_match_leads_is_noticed(planner: Planner, ws: Path, inside: bool) -> None:
+    target = ws / "sub/later" if inside else ws.with_name(ws.name + "-later")
+    (ws / "dangling.secret").symlink_to(target)
+    wanted = profile(ws)
+    watched(planner, wanted)
+    target.touch()
+    try:
+        assert planner.plan(wanted).rules[os.fsencode(target)] is Access.DENY
+    finally:
+        target.unlink()
+
+
+def test_another_common_directory_is_noticed(planner: Planner, ws: Path) -> None:
+    for store in ("store", "one", "two"):
+        subprocess.run(["git", "init", "-q", "--bare", ws / store], check=True)
+    shutil.rmtree(ws / ".git")
+    (ws / ".git").write_text("gitdir: store\n")
+    for common in ("one", "two"):
+        planner.plan(profile(ws))
+        (ws / "store/commondir").write_text(f"../{common}\n")
+        assert planner.plan(profile(ws)).rules[os.fsencode(ws / common)] is Access.READ
 
 
 def test_a_repository_in_a_directory_that_came_later(planner: Planner, ws: Path) -> None:

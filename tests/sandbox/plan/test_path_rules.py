@@ -17,7 +17,16 @@ from handrail.sandbox.bwrap import premount
 from handrail.sandbox.bwrap.arguments import Bind
 from handrail.sandbox.plan import git_index, mounts
 from handrail.sandbox.plan.safe_open import Refused
-from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve, within
+from handrail.sandbox.profile import (
+    Access,
+    BadIntent,
+    Entry,
+    Intent,
+    Machine,
+    Profile,
+    resolve,
+    within,
+)
 from tests.support.eventually import eventually
 from tests.support.processes import descriptors
 from tests.support.sandboxes import Held, spawn
@@ -89,6 +98,15 @@ def test_a_worktree_protects_where_it_points(held: Held, ws: Path) -> None:
     code, said = sh(held, writable(ws), ws, script)
     assert code == 0
     assert said.count("Read-only file system") == 3, said
+
+
+@pytest.mark.parametrize("name", ["store ", " store", "st\nore", "store\t"])
+def test_a_pointer_leads_where_git_reads_it(held: Held, ws: Path, name: str) -> None:
+    store = ws / name
+    subprocess.run(["git", "init", "-q", "--separate-git-dir", store, ws], check=True)
+    code, said = held.run(writable(ws), ["/bin/touch", os.fsencode(store / "config")])
+    assert code == 1
+    assert b"Read-only" in said
 
 
 @pytest.mark.parametrize("name", [".git", ".codex", ".agents"])
@@ -171,6 +189,20 @@ def test_globs_hide_what_matches_now(held: Held, ws: Path) -> None:
     _, said = sh(held, profile, ws, "cat prod.env .env sub/x.env link.env real; mv sub z")
     assert "TOPSECRET" not in said
     assert "busy" in said
+
+
+def test_globs_hide_names_of_every_alphabet(held: Held, ws: Path) -> None:
+    (ws / "é.env").write_text("secret")
+    (ws / "top.pem").write_text("secret")
+    profile = writable(ws, *(Entry(Access.DENY, glob=g) for g in ("?.env", "{**/x,**/*.pem}")))
+    code, said = sh(held, profile, ws, "cat é.env; cat top.pem")
+    assert code == 1
+    assert "secret" not in said
+
+
+def test_a_glob_that_goes_back_is_refused(held: Held, ws: Path) -> None:
+    with pytest.raises(BadIntent, match=r"has `\.\.` behind a wildcard"):
+        held.planner.plan(writable(ws, Entry(Access.DENY, glob="*/../x")))
 
 
 def test_our_own_state_is_hidden(held: Held, ws: Path) -> None:

@@ -101,6 +101,16 @@ def test_a_terminal_does_not_type_whatever_the_upper_bits_say(x86: bytes) -> Non
     assert answer(x86, X86, 16, 0, 0x5413) == ALLOW  # TIOCGWINSZ
 
 
+@pytest.mark.parametrize(("arch", "audit", "number"), [("x86_64", X86, 72), ("aarch64", ARM, 25)])
+def test_no_lease_keeps_others_from_opening_a_file(arch: str, audit: int, number: int) -> None:
+    program = seccomp_filter.program(arch, unix_sockets=True)
+    for command in (1024, 1040):  # F_SETLEASE, F_SETDELEG
+        assert answer(program, audit, number, 3, command, 1) == EPERM
+        assert answer(program, audit, number, 3, command | 1 << 32, 1) == EPERM
+    for command in (0, 1, 2, 3, 4, 6, 1025, 1026, 1030, 1031, 1033):
+        assert answer(program, audit, number, 3, command, 1) == ALLOW
+
+
 def test_socket_families() -> None:
     with_unix = seccomp_filter.program("x86_64", unix_sockets=True)
     without = seccomp_filter.program("x86_64", unix_sockets=False)

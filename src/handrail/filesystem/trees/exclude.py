@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from handrail import glob_pattern
@@ -17,7 +16,7 @@ class Exclude:
     def __init__(self, patterns: Sequence[str], root: bytes) -> None:
         """``root``: of the tree, for errors.  Raises FilesError."""
         try:
-            self._patterns: list[re.Pattern[bytes]] = [
+            self._patterns: list[glob_pattern.Matcher] = [
                 glob_pattern.translate(pattern.rstrip("/")) for pattern in patterns
             ]
         except ValueError as error:

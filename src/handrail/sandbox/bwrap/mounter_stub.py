@@ -11,6 +11,7 @@ bwrap go on.  In C it would be::
     write_file("/proc/self/uid_map", "UID UID 1");
     write_file("/proc/self/gid_map", "GID GID 1");
     mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &private);
+    mount_setattr(AT_FDCWD, "/dev", 0, &read_only);   // for root, as private_mounts_stub does
     prctl(PR_SET_PDEATHSIG, SIGKILL);                 // unless it outlives its parent
     children = open("/proc/thread-self/children", O_RDONLY);
     if (fork() > 0) {
@@ -68,7 +69,13 @@ from handrail.sandbox.bwrap.arguments import (
     MOUNTS_FD,
 )
 from handrail.sandbox.bwrap.premount import EMPTY_DIRECTORY, EMPTY_FILE, IF_THERE, PIN
-from handrail.sandbox.bwrap.private_mounts_stub import become, id_files, write_files
+from handrail.sandbox.bwrap.private_mounts_stub import (
+    SEAL,
+    become,
+    id_files,
+    seal_devices,
+    write_files,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,6 +114,8 @@ _WORDS = {
     "directory name": b"directory\0",
     "file name": b"file\0",
     "sentence": b" cannot be protected: it was exchanged, or nothing can be mounted there\n",
+    "devices": SEAL[0],
+    "read-only": SEAL[1],
     "private": struct.pack("<4Q", 0, 0, _PRIVATE, 0),
     "pinned": struct.pack("<4Q", _NO_SUID | _NO_DEV, 0, 0, 0),
     "sealed": struct.pack("<4Q", _READ_ONLY | _NO_SUID | _NO_DEV, 0, 0, 0),
@@ -208,6 +217,8 @@ class Stub:
         code += write_files(self._files, self._file_places)
         code += put(EDI, _HERE) + put(ESI, self._at["root"]) + put(EDX, _AT_RECURSIVE)
         code += _r10(self._at["private"]) + _r8(32) + call(_MOUNT_SETATTR) + OR_LEAVE
+        if not self._files:
+            code += seal_devices(self._at["devices"], self._at["read-only"])
         die = put(EDI, _PDEATHSIG) + put(ESI, _SIGKILL) + put(EDX, 0) + _r10(0) + _r8(0)
         die += call(_PRCTL)
         if not self._lasting:

@@ -71,6 +71,11 @@ def _enter_namespace() -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     _set(_AT_FDCWD, b"/", _AT_RECURSIVE, _Attributes(propagation=_PRIVATE))
+    if uid == 0:  # the owner of the devices: see private_mounts_stub
+        try:
+            _set(_AT_FDCWD, b"/dev", 0, _Attributes(set=_READ_ONLY))
+        except OSError:
+            pass  # it is no mount, or another user namespace keeps it as it is
 
 
 def _set(fd: int, path: bytes, flags: int, attributes: _Attributes) -> None:

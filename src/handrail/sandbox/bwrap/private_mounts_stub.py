@@ -36,9 +36,9 @@ from handrail.keeper.elf_x86_64 import (
 from handrail.sandbox.bwrap.arguments import APART_FD
 
 #: The path of the devices, and ``struct mount_attr`` with MOUNT_ATTR_RDONLY.
-_SEAL = (b"/dev\0", (1).to_bytes(8, "little") + bytes(24))
+SEAL = (b"/dev\0", (1).to_bytes(8, "little") + bytes(24))
 #: What code of ``isolate_mounts`` reads.
-ISOLATION = (b"/\0", *_SEAL)
+ISOLATION = (b"/\0", *SEAL)
 #: The fd of this program in its own process.
 NUMBER = APART_FD
 
@@ -50,7 +50,7 @@ _FOR_WRITING = 1
 
 def elf(uid: int, gid: int, itself: int) -> bytes:
     """Build the program for a user; it closes the fd of itself."""
-    texts = [b"/\0", *(_SEAL if uid == 0 else id_files(uid, gid))]
+    texts = [b"/\0", *(SEAL if uid == 0 else id_files(uid, gid))]
     text = b""
     for _ in range(2):  # the second pass knows its length
         places = [data_at(text)]
@@ -59,7 +59,7 @@ def elf(uid: int, gid: int, itself: int) -> bytes:
         unshared = _NEW_USER if uid != 0 else 0
         text = _unshare(unshared)
         if uid == 0:
-            text += _make_private(places[0]) + _seal(*places[1:])
+            text += _make_private(places[0]) + seal_devices(*places[1:])
         else:
             text += write_files(texts[1:], places[1:]) + _make_private(places[0])
         text += become(itself)
@@ -91,7 +91,7 @@ def write_files(texts: list[bytes], places: list[int]) -> bytes:
 
 def isolate_mounts(root: int, devices: int, read_only: int) -> bytes:
     """Code for a mount namespace that no later mount reaches, by the addresses of ``ISOLATION``."""
-    return _unshare(0) + _make_private(root) + _seal(devices, read_only)
+    return _unshare(0) + _make_private(root) + seal_devices(devices, read_only)
 
 
 def become(itself: int) -> bytes:
@@ -114,7 +114,7 @@ def _make_private(root: int) -> bytes:
     return text + call(_MOUNT) + OR_LEAVE
 
 
-def _seal(devices: int, read_only: int) -> bytes:
+def seal_devices(devices: int, read_only: int) -> bytes:
     """Make the mount of the devices read-only, if it is one; they can be written nevertheless.
 
     bwrap's mounts of them are then read-only too: what it makes so itself has no devices.
@@ -122,5 +122,5 @@ def _seal(devices: int, read_only: int) -> bytes:
     text = put(EDI, 2**32 - 100) + put(ESI, devices) + put(EDX, 0)
     text += b"\x48\x63\xff"  # movsxd rdi, edi: AT_FDCWD
     text += b"\x41\xba" + number(read_only, 4)  # mov r10d, address
-    text += b"\x41\xb8" + number(len(_SEAL[1]), 4)  # mov r8d, size
+    text += b"\x41\xb8" + number(len(SEAL[1]), 4)  # mov r8d, size
     return text + call(_MOUNT_SETATTR)

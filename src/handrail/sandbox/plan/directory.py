@@ -11,6 +11,7 @@ import stat
 import time
 
 from handrail.sandbox.plan import listing
+from handrail.sandbox.plan.safe_open import check_is_gone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ class Reader:
                 found.extend(entries)
         except PermissionError:
             entry.closed = True
-        except OSError:
-            pass  # gone meanwhile
+        except OSError as error:
+            check_is_gone(path, error)
         entry.below = tuple([one.path for one in found if one.is_dir(follow_symlinks=False)])
         names = [one.name for one in found]
         entry.count = len(names)

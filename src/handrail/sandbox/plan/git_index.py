@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.sandbox.plan.safe_open import Refused, check_is_gone
 from handrail.sandbox.plan.tree_walk import TreeWalk
 
 TYPE_CHECKING = False
@@ -34,7 +35,8 @@ MOST_SHARED = 16_384
 #: Among the results: not everything was examined.
 MORE = b""
 #: What makes a directory one of git's.
-GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
+COMMON = b"commondir"  # a file: the directory that has the rest
+GIT_DIRECTORY = (b"HEAD", COMMON, b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
 
 
@@ -59,7 +61,10 @@ class RepositoryIndex(TreeWalk):
         self._looked = None
         if self.known() is not None:
             return False
-        found = self.look(most)
+        try:
+            found = self.look(most)
+        except Refused:
+            return True  # as ``refresh`` will say
         if not self.directories.watched:
             self._looked = found
         return found is None
@@ -158,15 +163,16 @@ def _exists(path: bytes) -> bool:
 
 def git_directories(pointer: bytes) -> list[bytes]:
     """Where a ``.git`` file points: the directory it names, and a worktree's common directory."""
-    text = _line(pointer)
+    text = _path_in(pointer)
     if text is None or not text.startswith(b"gitdir:"):
         return []
     base = os.path.dirname(pointer)
-    target = os.path.normpath(os.path.join(base, text.removeprefix(b"gitdir:").strip()))
-    common = _line(os.path.join(target, b"commondir"))
+    name = text.removeprefix(b"gitdir:").removeprefix(b" ")
+    target = os.path.normpath(os.path.join(base, name))
+    common = _path_in(os.path.join(target, COMMON))
     found = [target]
     if common is not None:
-        found.append(os.path.normpath(os.path.join(target, common.strip())))
+        found.append(os.path.normpath(os.path.join(target, common)))
     return found
 
 
@@ -176,14 +182,19 @@ def is_git_directory(path: bytes) -> bool:
     return head and (common or all(own))
 
 
-def _line(path: bytes) -> bytes | None:
+def _path_in(path: bytes) -> bytes | None:
+    """What a pointer of git says: all but the line ends at its end, blanks and lines included.
+
+    Raises Refused for one that says something but not now.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        check_is_gone(path, error)
         return None
     try:
-        line = os.read(fd, 4096).split(b"\n", 1)[0]
-        return None if b"\0" in line else line  # no path has one
+        text = os.read(fd, 4096).rstrip(b"\r\n")
+        return None if b"\0" in text else text  # no path has one
     except OSError:
         return None
     finally:

@@ -31,9 +31,14 @@ _SPECIAL = re.compile(r"[*?\[{\\]")
 Match = tuple[bytes, bytes]
 
 
-def translate(pattern: str) -> re.Pattern[bytes]:
-    """Translate a pattern to a regular expression over paths relative to its base."""
+def translate(pattern: str) -> glob_pattern.Matcher:
+    """Translate a pattern to what matches paths relative to its base; raises BadIntent."""
     try:
+        if any(".." in one.split("/") for one in glob_pattern.choices(pattern)):
+            raise ValueError(
+                f"the glob pattern `{pattern}` has `..` behind a wildcard or in a choice, where it"
+                " would match nothing; write it without"
+            )
         return glob_pattern.translate(pattern)
     except ValueError as error:
         raise BadIntent(str(error)) from None

@@ -13,6 +13,7 @@ import stat
 from handrail import own_code
 from handrail.sandbox.plan import host_tmp, mount_aliases
 from handrail.sandbox.plan.git_index import (
+    COMMON,
     GIT_DIRECTORY,
     MORE,
     MOST_DIRECTORIES,
@@ -333,7 +334,10 @@ class Resolver:
             return
         self.carve(path, Access.READ, protected=True, existing=existing)
         if now is not None and now[2] == stat.S_IFREG and path.endswith(b"/.git"):
-            for target in git_directories(path):
+            targets = git_directories(path)
+            for target in targets[:1]:
+                self.note(os.path.join(target, COMMON))
+            for target in targets:
                 if self.plan.access(target) is Access.WRITE and not self._was_meant(target):
                     self.carve(target, Access.READ, existing=existing)
 
@@ -369,8 +373,11 @@ class Resolver:
                 except Unreachable as closed_one:
                     self.keep_closed(os.path.dirname(closed_one.path), Access.DENY)
                     continue
-                except (Missing, Crossed):
-                    continue  # gone meanwhile
+                except Missing as missing:
+                    self.note(missing.path)  # where a link leads, or gone meanwhile
+                    continue
+                except Crossed:
+                    continue  # it was exchanged meanwhile
                 self.rule(real, Access.DENY)
 
     def _own_code(self) -> None:

@@ -12,6 +12,7 @@ import stat
 from handrail import own_code, private_places
 from handrail.sandbox.bwrap.arguments import Step
 from handrail.sandbox.bwrap.instance import others_at_work
+from handrail.sandbox.plan.git_index import COMMON
 from handrail.sandbox.plan.indexes import Indexes, TreeKey
 from handrail.sandbox.plan.placeholder_lease import Placeholder
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file its ctime
 Facts = dict[tuple[bytes, bool], Fact]  # by path, and whether the last link was followed
+#: Files of git that say where another directory is.
+_POINTERS = (b"/.git", b"/" + COMMON)
 
 
 class Plan:
@@ -232,7 +235,7 @@ def look(path: bytes, follow: bool) -> Fact:
     except OSError:
         return None
     kind = stat.S_IFMT(status.st_mode)
-    if kind == stat.S_IFREG and path.endswith(b"/.git"):
+    if kind == stat.S_IFREG and path.endswith(_POINTERS):
         return status.st_dev, status.st_ino, kind, status.st_ctime_ns, status.st_size
     return status.st_dev, status.st_ino, kind
 

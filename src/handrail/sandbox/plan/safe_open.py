@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     #: An fd of each directory, and what it was when it was opened.
     Above = dict[bytes, tuple[int, os.stat_result]]
 
+#: What may be there all the same: no descriptor or no memory is left, or a lease is held on it.
+_NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _MOST_LINKS = 40
 #: Limit of paths kept open at a time; of others the identity is known.
 _MOST_OPEN = 400
@@ -237,6 +239,15 @@ def _open_name(name: bytes, directory: int, path: bytes) -> int:
             raise Unreachable(path) from None
         raise Refused(
             f"{shown(path)} cannot be opened ({error.strerror}); leave it out of the profile"
+        ) from None
+
+
+def check_is_gone(path: bytes, error: OSError) -> None:
+    """Raise Refused for an error that says nothing about what is there."""
+    if error.errno in _NOT_NOW:
+        raise Refused(
+            f"{shown(path)} cannot be read now ({error.strerror}), so what is in it cannot be"
+            " protected; start the command again when that has ended"
         ) from None
 
 

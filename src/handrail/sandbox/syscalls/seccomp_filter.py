@@ -33,6 +33,7 @@ _TABLE = """
     acct 163 89   add_key 248 217   bpf 321 280   chmod 90 -   chown 92 -   chroot 161 51
     clone 56 220   clone3 435 435   connect 42 203   creat 85 -   delete_module 176 106
     fanotify_init 300 262   fchmod 91 52   fchmodat 268 53   fchmodat2 452 452   fchownat 260 54
+    fcntl 72 25
     finit_module 313 273   fsconfig 431 431   fsmount 432 432   fsopen 430 430   fspick 433 433
     init_module 175 105   io_uring_enter 426 426   io_uring_register 427 427
     io_uring_setup 425 425   ioctl 16 29   ioperm 173 -   iopl 172 -   ioprio_set 251 30
@@ -87,6 +88,9 @@ _FAST_OPEN = 0x20000000
 _NEW_NAMESPACE = 0x7E020000
 _NEW_TIME = 0x80  # for unshare only; in clone these bits are the signal
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+#: With a lease on a file that it may only read, or a delegation of a directory, a command would
+#: keep programs outside from opening it, for as long as the kernel waits for it to give that back.
+_SETLEASE, _SETDELEG = 1024, 1040
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 #: The kernel treats raw Unix sockets as datagram sockets.
 _STREAM, _DATAGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
@@ -230,11 +234,15 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     rules |= {calls[name]: _always(enosys) for name in _BEHIND_POINTERS}
     rules[calls["clone"]] = _refuse_bits(0, _NEW_NAMESPACE)
     rules[calls["unshare"]] = _refuse_bits(0, _NEW_NAMESPACE | _NEW_TIME)
-    block = rules[calls["ioctl"]] = Assembly()
-    block.argument(1)
-    block.answer_if(JEQ, _TIOCSTI, eperm)
-    block.answer_if(JEQ, _TIOCLINUX, eperm)
-    block.answer(ALLOW)
+    for name, commands in {
+        "ioctl": (_TIOCSTI, _TIOCLINUX),
+        "fcntl": (_SETLEASE, _SETDELEG),
+    }.items():
+        block = rules[calls[name]] = Assembly()
+        block.argument(1)
+        for command in commands:
+            block.answer_if(JEQ, command, eperm)
+        block.answer(ALLOW)
     block = rules[calls["socket"]] = Assembly()
     block.argument(0)
     if unix_sockets:
