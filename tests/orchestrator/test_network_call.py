@@ -82,6 +82,12 @@ async def test_answers_for_the_session() -> None:
     later = session.call().request()
     assert later.approved == (("yes.example", 443),)
     assert later.denied == (("no.example", 443),)
+    denial = {"kind": "network", "source": "proxy", "port": 443, "reason": "not_allowed"}
+    assert session.call().notes([{**denial, "host": "no.example"}, {**denial, "host": "x"}]) == (
+        'Network access to "no.example" was blocked: not approved.',
+        'Network access to "x" was blocked: domain is not on the allowlist for the current'
+        " sandbox mode.",
+    )
     elsewhere = session.call(CallFacts("d", ("x",), "/w", environment_id="other")).request()
     assert elsewhere.approved == elsewhere.denied == ()
 
