@@ -12,6 +12,7 @@ archive, devices, pipes, set-id bits, hard links that lead out.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 import stat
@@ -28,8 +29,11 @@ _LOOK_EVERY = 64
 #: Long names and attributes of members are read into memory: bytes of one header, and of all that
 #: speak of the whole archive.
 _MOST_HEADER = 1024 * 1024
+#: Zeros behind the last member: writers fill up a record.
+_MOST_PADDING = 1024 * 1024
 #: Members of an archive, whose names are known until its end.
 _MOST_MEMBERS = 2_000_000
+_GZIP = b"\x1f\x8b"
 _GLOBAL = (tarfile.XGLTYPE,)
 _HEADERS = (
     *_GLOBAL,
@@ -103,16 +107,23 @@ class _Hashing:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
+        self._ahead = b""
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
         return self._stream.write(data)
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
+    def peek(self, size: int) -> bytes:
+        """The next bytes, which are read again."""
+        self._ahead = self.read(size)
+        return self._ahead
+
+    def read(self, size: int) -> bytes:
+        ahead, self._ahead = self._ahead[:size], self._ahead[size:]
+        data = self._stream.read(size - len(ahead))
         self.digest.update(data)
-        return data
+        return ahead + data
 
 
 # --- unpacking --------------------------------------------------------------------------------
@@ -134,10 +145,7 @@ def unpack(
     source = _Hashing(archive)
     problem: BadTemplate | None = None
     try:
-        with tarfile.open(
-            fileobj=source, mode="r|*", bufsize=BLOCK, tarinfo=_bounded_headers()
-        ) as members:  # type: ignore[call-overload]
-            _Unpacking(target, min_free, stopped).run(members)
+        _unpack_stream(source, _Unpacking(target, min_free, stopped))
     except BadTemplate as error:
         problem = error
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
@@ -158,23 +166,53 @@ def unpack(
         raise problem
 
 
+def _unpack_stream(source: _Hashing, unpacking: _Unpacking) -> None:
+    """Unpack to the end: a compressed stream has its checksum there."""
+    if source.peek(len(_GZIP)) != _GZIP:
+        _unpack_members(source, "r|*", unpacking)
+        return
+    # The streams of tarfile compare no checksum of gzip.
+    with gzip.GzipFile(fileobj=source, mode="rb") as plain:  # type: ignore[call-overload]
+        _unpack_members(plain, "r|", unpacking)
+        if len(plain.read(_MOST_PADDING + 1)) > _MOST_PADDING:
+            raise BadTemplate("corrupt", "the template's archive goes on behind its end")
+
+
+def _unpack_members(stream: object, mode: str, unpacking: _Unpacking) -> None:
+    with tarfile.open(
+        fileobj=stream, mode=mode, bufsize=BLOCK, tarinfo=_checked_headers()
+    ) as members:  # type: ignore[call-overload]
+        unpacking.run(members)
+
+
 def _system_problem(error: OSError) -> BadTemplate:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return BadTemplate("no_space", f"the template does not fit on the disk: {error.strerror}")
     return BadTemplate("corrupt", f"the template cannot be unpacked: {error}")
 
 
-def _bounded_headers() -> type[tarfile.TarInfo]:
-    """Members of one archive whose headers take a bounded part of the memory.
+def _checked_headers() -> type[tarfile.TarInfo]:
+    """Members of one archive whose headers are whole, and take a bounded part of the memory.
 
     Raises BadTemplate before any of a larger one is read: few bytes of a compressed archive can
-    stand for gigabytes.
+    stand for gigabytes.  A header that is cut or changed would be the end of the archive for
+    tarfile: what is behind it would be missing without a word.
     """
     spoken = 0
 
-    class Bounded(tarfile.TarInfo):
+    class Checked(tarfile.TarInfo):
         @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Bounded:
+        def fromtarfile(cls, archive: tarfile.TarFile) -> Checked:
+            try:
+                return super().fromtarfile(archive)
+            except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # it has one
+                raise
+            except tarfile.HeaderError as error:
+                message = f"the template's archive is cut off or changed: {error}"
+                raise BadTemplate("corrupt", message) from None
+
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Checked:
             nonlocal spoken
             found = super().frombuf(buf, encoding, errors)
             if found.type in _GLOBAL:
@@ -188,7 +226,7 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
         def _proc_gnusparse_10(self, *_: object) -> None:
             raise _unsafe(self.name, "is a file with holes; pack it without --sparse")
 
-    return Bounded
+    return Checked
 
 
 class _Unpacking:

@@ -156,6 +156,30 @@ async def test_a_swallowed_line_is_unreachable_and_comes_back_with_everything(
             assert (await fleet.status()).state == "up"
 
 
+async def test_a_call_without_an_answer_makes_a_workspace_unreachable_until_the_next(
+    tmp_path: Path,
+) -> None:
+    """Before the connection counts as lost."""
+    times = {"request_timeout": 0.5, "recovery_window": 10 * LIMIT}
+    async with hosts(tmp_path, 1) as servers, Swallower(port_of(servers[0])) as line:
+        async with fleet_of(servers, via={servers[0].url: line.url}, **times) as fleet:
+            space = await fleet.workspace(**PLAIN)
+            line.swallow()
+            with pytest.raises(NodeUnreachable):
+                await space.files.exists("x")
+            assert space.state == "unreachable"
+            line.deliver()
+
+            async def answers() -> bool:
+                try:
+                    return not await space.files.exists("x")
+                except NodeUnreachable:
+                    return False
+
+            await until(answers)
+            assert space.state == "ready"
+
+
 async def test_a_workspace_that_is_being_made_is_lost_with_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,18 @@ ALL = ManagedNetwork(domains={"*": "allow"})
             ("deny", "not_allowed_local", "baseline_policy"),
         ),
         (
+            ManagedNetwork(domains={"**.localhost": "allow"}),
+            "localhost",
+            [],
+            ("deny", "not_allowed_local", "baseline_policy"),
+        ),
+        (
+            ManagedNetwork(domains={"**.ok.example": "allow"}),
+            "ok.example",
+            [OK],
+            ("allow", "allow", "baseline_policy"),
+        ),
+        (
             ManagedNetwork(domains={"127.0.0.1": "ask"}),
             "127.0.0.1",
             [],

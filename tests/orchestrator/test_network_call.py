@@ -82,6 +82,10 @@ async def test_answers_for_the_session() -> None:
     later = session.call().request()
     assert later.approved == (("yes.example", 443),)
     assert later.denied == (("no.example", 443),)
+    denial = {"kind": "network", "source": "proxy", "port": 443, "reason": "not_allowed"}
+    (note,) = session.call().notes([{**denial, "host": "no.example"}])
+    assert note == 'Network access to "no.example" was blocked: not approved.'
+    assert "not on the allowlist" in session.call().notes([{**denial, "host": "x"}])[0]
     elsewhere = session.call(CallFacts("d", ("x",), "/w", environment_id="other")).request()
     assert elsewhere.approved == elsewhere.denied == ()
 

@@ -62,6 +62,8 @@ class DataLine(ExecServerClient):
         #: What an executor on it offers, and the extensions from which that was found.
         self.known_features: tuple[frozenset[str], ExecutorFeatures] | None = None
         self.used = 0.0
+        #: The last call was not answered in time, and none since.
+        self.unanswered = False
         self._parked = False
         self._reopening = asyncio.Lock()
         self._calls = 0
@@ -79,6 +81,10 @@ class DataLine(ExecServerClient):
                 raise await self._explained(error) from error
             raise
         self._up.set()
+
+    async def _open(self, timeout: float | None, *, present: bool = True) -> None:
+        await super()._open(timeout, present=present)
+        self.unanswered = False
 
     async def leave(self) -> None:
         """Close the connection; what runs goes on."""
@@ -139,10 +145,13 @@ class DataLine(ExecServerClient):
         """
         self._calls += 1
         try:
-            return await super().call(method, params, prompt=prompt, **how)
+            answer = await super().call(method, params, prompt=prompt, **how)
+            self.unanswered = False
+            return answer
         except CallTimedOut as late:
             if not prompt:
                 raise
+            self.unanswered = True
             raise self.node.unreachable(str(late)) from late
         except ExecutorTransportFailed as error:
             raise self._as_fleet(error) from error

@@ -134,7 +134,8 @@ class FleetWorkspace(AsyncWorkspace):
             return "lost"
         if isinstance(failure, WorkspaceGone):
             return "expired"
-        return "unreachable" if isinstance(failure, NodeUnreachable) else "ready"
+        silent = isinstance(failure, NodeUnreachable) or self._line.unanswered
+        return "unreachable" if silent else "ready"
 
     @property
     def line(self) -> DataLine:

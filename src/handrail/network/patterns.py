@@ -150,10 +150,7 @@ class PatternSet:
     def _add(self, pattern: Pattern) -> None:
         if pattern.kind == "exact":
             self._exact.setdefault(pattern.host, []).append(pattern)
-        elif pattern.kind == "below":
-            self._below.setdefault(pattern.base, []).append(pattern)
-        elif pattern.kind == "tree":
-            self._exact.setdefault(pattern.base, []).append(pattern)
+        elif pattern.kind in ("below", "tree"):
             self._below.setdefault(pattern.base, []).append(pattern)
         elif pattern.kind == "any":
             self._any.append(pattern)
@@ -172,19 +169,18 @@ class PatternSet:
         )
 
     def find_exact(self, host: Host, port: int) -> Pattern | None:
-        """The pattern that names this very host."""
+        """The pattern that names this very host, without wildcards."""
         return _on_port(self._exact.get(host.text, ()), port)
 
     def _find_below(self, host: Host, port: int) -> Pattern | None:
         if host.address is not None or not self._below:
             return None
         base = host.text
-        while "." in base:
+        found = _on_port((one for one in self._below.get(base, ()) if one.kind == "tree"), port)
+        while found is None and "." in base:
             base = base.partition(".")[2]
             found = _on_port(self._below.get(base, ()), port)
-            if found is not None:
-                return found
-        return None
+        return found
 
     def _find_glob(self, host: Host, port: int) -> Pattern | None:
         if host.address is not None and not self._wide:

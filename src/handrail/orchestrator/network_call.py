@@ -330,7 +330,9 @@ class NetworkCall:
 
     def notes(self, denials: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
         """The sentences for the model that follow the output of the command."""
-        said = denial_notes.sentences(denials, self.config, self._refused)
+        denied = self._session.memory(self.facts.environment_id).denied
+        refused = {**dict.fromkeys(denied, ""), **self._refused}
+        said = denial_notes.sentences(denials, self.config, refused)
         return (*said, *self._saved)
 
 

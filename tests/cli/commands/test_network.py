@@ -22,6 +22,7 @@ PROFILE = json.dumps({"domains": {"127.0.0.1:8080": "allow", "*.bad.example": "d
         ("https://new.example/x?y", 2, "ask (not_allowed) new.example:443"),
         ("new.example", 3, "bad (bad_host)"),
         ("https://a@b", 3, "bad (bad_host)"),
+        ("ftp://new.example/", 3, "is no scheme that goes through the proxy"),
     ],
 )
 def test_verdicts(capsys: pytest.CaptureFixture[str], target: str, code: int, text: str) -> None:

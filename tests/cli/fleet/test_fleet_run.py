@@ -169,3 +169,20 @@ def test_ctrl_c_leaves_tasks_running_for_the_next_run(tasks: Tasks) -> None:
     assert (code, summary["adopted"], summary["skipped"]) == (0, 2, 0)
     assert sorted(ran.read_text().split()) == ["a", "b", "c"]
     assert {one["stdout"] for one in found.values()} == {"done\n"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_whose_reader_has_gone(tasks: Tasks, number: signal.Signals) -> None:
+    ran = tasks.folder / "ran"
+    words = tasks.words([{"id": "a"}], "sh", "-c", f"touch {ran}; sleep 60")
+    first = subprocess.Popen([*HANDRAIL, "fleet", *words], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    first.stdout.close()
+    try:
+        eventually(ran.exists)
+        first.send_signal(number)
+        assert first.wait(30) > 0
+    finally:
+        first.kill()
+        first.wait()
+    assert cli("sweep", *tasks.where).returncode == 0

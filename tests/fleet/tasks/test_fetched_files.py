@@ -26,6 +26,7 @@ class Files:
         self._workspace = workspace
         self._steps = iter(steps)
         self.download = workspace.files.download
+        self.stat = workspace.files.stat
 
     async def glob(self, pattern: str) -> list[str]:
         await self._workspace.run(next(self._steps))
@@ -58,6 +59,34 @@ def test_a_link_that_was_fetched_is_not_crossed(
     run(main())
     assert os.listdir(home) == []
     assert (folder / "a/t").is_dir()
+
+
+def test_links_lead_to_files_and_to_no_directory(tmp_path: Path) -> None:
+    """All else is fetched: neither such a link nor one that leads nowhere ends it."""
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    (home / "deep").mkdir(parents=True)
+    (home / "deep" / "secret").write_text("x")
+    (home / "file").write_text("y")
+    (tmp_path / "ws").mkdir()
+
+    async def main() -> str | None:
+        async with AsyncWorkspace(tmp_path / "ws", sandbox="off") as workspace:
+            await workspace.run(
+                f"mkdir -p o/d; ln -s {home} o/a; ln -s {home}/none o/b; ln -s {home}/file o/c;"
+                f" ln -s {home} o/d/l; echo z > o/d/f; echo z > o/z",
+                check=True,
+            )
+            space: Any = workspace
+            return await one_task.fetch(space, task("a"), ["o/**"], str(folder))
+
+    found = run(main())
+    assert found is not None
+    assert "o/a" in found
+    fetched = folder / "a" / "o"
+    assert sorted(os.listdir(fetched)) == ["c", "d", "z"]
+    assert (fetched / "c").read_text() == "y"
+    assert (fetched / "d" / "f").read_text() == "z\n"
+    assert (fetched / "d" / "l").is_symlink()  # a tree has the links that are in it
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", ""])

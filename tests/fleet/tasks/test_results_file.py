@@ -120,8 +120,9 @@ async def test_a_write_that_fails_leaves_whole_lines(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", half)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="No space") as failed:
             await results.add(result("b"))
+    assert failed.value.filename == str(path)
     assert path.read_text() == before
     await results.add(result("c"))
     results.close()

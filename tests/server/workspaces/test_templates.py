@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import gc
 import gzip
 import hashlib
+import io
+import lzma
 import os
 import signal
 import stat
 import tarfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +144,50 @@ def test_a_member_that_comes_twice_is_never_written_through_its_link(tmp_path: P
     assert victim.read_text() == "mine"
     assert (out / "a").read_text() == "evil"
     assert not (out / "a").is_symlink()
+
+
+def _problem(content: bytes, out: Path) -> str | None:
+    """The kind of what is wrong with an archive that was broken before its digest was taken."""
+    out.mkdir()
+    try:
+        unpack(io.BytesIO(content), hashlib.sha256(content).hexdigest(), str(out))
+    except BadTemplate as error:
+        return error.kind
+    return None
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_an_archive_that_was_cut_is_corrupt(
+    compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """At every length: also where only whole members are left, or half a header is."""
+    archive_of(tmp_path / "t.tar", member("a"), (member("n" * 200)[0], b"content"), member("z"))
+    plain = (tmp_path / "t.tar").read_bytes()
+    whole = compress(plain)
+    assert _problem(whole, tmp_path / "whole") is None
+    names = sorted(os.listdir(tmp_path / "whole"))
+    for length in range(0, len(whole), max(1, len(whole) // 200)):
+        out = tmp_path / str(length)
+        if _problem(whole[:length], out) is None:  # only what fills up the last record is missing
+            assert sorted(os.listdir(out)) == names
+            assert (out / ("n" * 200)).read_bytes() == b"content"
+
+
+def test_a_changed_header_or_a_wrong_checksum_is_corrupt(tmp_path: Path) -> None:
+    archive_of(tmp_path / "t.tar", member("a"), member("z"))
+    whole = bytearray((tmp_path / "t.tar").read_bytes())
+    zipped = bytearray(gzip.compress(bytes(whole)))
+    whole[whole.rindex(b"z\0")] ^= 1
+    assert _problem(bytes(whole), tmp_path / "header") == "corrupt"
+    zipped[-8] ^= 1  # of the sum of all that is in it
+    assert _problem(bytes(zipped), tmp_path / "checksum") == "corrupt"
+
+
+def test_a_compressed_archive_that_goes_on_behind_its_end_is_corrupt(tmp_path: Path) -> None:
+    archive_of(tmp_path / "t.tar", member("a"))
+    whole = (tmp_path / "t.tar").read_bytes()
+    assert _problem(gzip.compress(whole + bytes(1 << 19)), tmp_path / "padded") is None
+    assert _problem(gzip.compress(whole + bytes(2 << 20)), tmp_path / "long") == "corrupt"
 
 
 @pytest.mark.parametrize("compressed", [False, True])

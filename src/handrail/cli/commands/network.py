@@ -149,7 +149,7 @@ def _target(text: str, method: str) -> Target:
 
     scheme, separator, rest = text.partition("://")
     if separator and scheme.lower() not in _PORTS:
-        raise UsageError(f"{scheme}: is no scheme that goes through the proxy: http or https")
+        raise hosts.BadHost(f"{scheme}: is no scheme that goes through the proxy: http or https")
     authority = rest.partition("/")[0].partition("?")[0] if separator else text
     name, port = hosts.split_authority(authority)
     if port is None:

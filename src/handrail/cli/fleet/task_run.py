@@ -235,19 +235,25 @@ async def _on_fleet(
 
 def _leave_on_signals(runner: Runner, stop_bar: Callable[[], None]) -> None:
     def leave(number: int) -> None:
-        stop_bar()
-        if not error_output.wanted_as_json() and runner.counts.running:
-            left = counted(runner.counts.running, "task")
-            say(
-                f"handrail: {left} left running, each for its lease; the same command again goes"
-                " on from there, `handrail fleet sweep` ends what is left"
-            )
-        else:
-            error_output.tell(error_output.Interrupted(number), 128 + number)
-        _leave(128 + number)
+        try:
+            stop_bar()
+            _say_what_is_left(runner, number)
+        finally:  # also when what is said cannot be written
+            _leave(128 + number)
 
     for number in ENDING_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, leave, number)
+
+
+def _say_what_is_left(runner: Runner, number: int) -> None:
+    if not error_output.wanted_as_json() and runner.counts.running:
+        left = counted(runner.counts.running, "task")
+        say(
+            f"handrail: {left} left running, each for its lease; the same command again goes"
+            " on from there, `handrail fleet sweep` ends what is left"
+        )
+    else:
+        error_output.tell(error_output.Interrupted(number), 128 + number)
 
 
 def _leave(code: int) -> NoReturn:

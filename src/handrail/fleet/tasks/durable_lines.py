@@ -133,9 +133,10 @@ class DurableLines:
             try:
                 _write_all(self._descriptor, data)
                 os.fdatasync(self._descriptor)
-            except OSError:
+            except OSError as error:
                 if self._descriptor >= 0:  # no line that is cut in the middle
                     os.ftruncate(self._descriptor, self._size)
+                error.filename = self.path
                 raise
             self._size += len(data)
 

@@ -7,11 +7,16 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from handrail.errors import ExecutorSpawnFailed, ExecutorTransportFailed, HandrailError
+from handrail.errors import (
+    ExecutorSpawnFailed,
+    ExecutorTransportFailed,
+    FilesError,
+    HandrailError,
+)
 from handrail.filesystem.trees.directory_fds import DirectoryFds
 from handrail.filesystem.trees.inside_root import check_relative
 from handrail.fleet.errors import NodeUnreachable
@@ -85,16 +90,44 @@ async def fetch(
     """Copy the files that match below ``folder``/ID; what went wrong, if anything did."""
     name = quote(task.id, safe=" ")
     place = os.path.join(folder, name if name.strip(".") else name.replace(".", "%2E"))
+    problem: Exception | None = None
     try:
         os.makedirs(place, exist_ok=True)
         for pattern in patterns:
-            for path in await space.files.glob(pattern):
-                await space.files.download(path, _way(place, path))
+            for path in _without_inner(await space.files.glob(pattern)):
+                try:
+                    await _fetch_one(space, place, path)
+                except (FilesError, OSError) as error:
+                    problem = problem or error
     except ExecutorTransportFailed:
         raise
     except (HandrailError, OSError) as error:
-        return f"not all files were fetched: {error}"
-    return None
+        problem = error
+    return f"not all files were fetched: {problem}" if problem is not None else None
+
+
+def _without_inner(paths: Sequence[str]) -> list[str]:
+    """The paths without those below another one, which come with it."""
+    known = set(paths)
+    return [path for path in paths if not any(above in known for above in _above(path))]
+
+
+def _above(path: str) -> Iterator[str]:
+    while (path := os.path.dirname(path)) not in ("", "/"):
+        yield path
+
+
+async def _fetch_one(space: FleetWorkspace, place: str, path: str) -> None:
+    """Copy a file, a tree or the file that a link leads to; raises FilesError and OSError.
+
+    A link to a directory is the task's way to anything: all of that machine, or what has no end.
+    """
+    target = _way(place, path)
+    found = await space.files.stat(path)
+    if found.is_symlink and not found.is_file:
+        message = f"{path} is a link to a directory, which is not followed"
+        raise FilesError(message, kind="invalid_input", path=path)
+    await space.files.download(path, target)
 
 
 def _way(place: str, path: str) -> str:
