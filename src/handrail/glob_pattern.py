@@ -14,22 +14,13 @@ MOST_CHOICES = 1024
 _CLASS = re.compile(r"\[[^]]*\[:[a-z]+:\]")
 
 
-class Matcher:
-    """A pattern that was translated."""
-
-    __slots__ = ("_match",)
-
-    def __init__(self, text: str) -> None:
-        """``text``: a regular expression; raises ``re.error``."""
-        self._match = re.compile(text + r"\Z").match
-
-    def match(self, path: bytes) -> bool:
-        """Whether a relative path matches."""
-        return self._match(path.decode("utf-8", "surrogateescape")) is not None
+def as_text(path: bytes) -> str:
+    """A path as what ``translate`` returns matches it; once for all patterns."""
+    return path.decode("utf-8", "surrogateescape")
 
 
-def translate(pattern: str) -> Matcher:
-    """Translate a pattern to what matches relative paths; raises ValueError."""
+def translate(pattern: str) -> re.Pattern[str]:
+    """Translate a pattern to a regular expression for relative paths; raises ValueError."""
     if _CLASS.search(pattern):
         raise ValueError(
             f"the glob pattern `{pattern}` has a class of characters, which is not known here; give"
@@ -37,7 +28,7 @@ def translate(pattern: str) -> Matcher:
         )
     text = "|".join(map(_translate, choices(pattern)))
     try:
-        return Matcher(f"(?s:{text})")
+        return re.compile(rf"(?s:{text})\Z")
     except re.error:
         raise _malformed(pattern) from None
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import sys
@@ -203,7 +202,7 @@ async def compare(base: Path, profile: Profile) -> None:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return bool(set("*?[") & set(pattern) and translate(pattern).match(os.fsencode(name)))
+    return bool(set("*?[") & set(pattern) and translate(pattern).match(name))
 
 
 @pytest.mark.timeout(300)  # some hundred sandboxes, on a machine that may be busy

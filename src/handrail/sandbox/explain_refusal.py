@@ -165,7 +165,7 @@ class Rules:
         while here not in (b"/", b""):
             for one, matcher in matchers:
                 start = one.base.rstrip(b"/") + b"/"
-                if here.startswith(start) and matcher.match(here[len(start) :]):
+                if here.startswith(start) and matcher.match(_text(here[len(start) :])):
                     return _text(here), ("/" if one.base == b"/" else "") + one.pattern
             here = posixpath.dirname(here)
         return None

@@ -6,6 +6,7 @@ How a tree is copied is in ``executor/trees/copy_between_machines.py``.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Sequence
 
@@ -41,7 +42,7 @@ def patterns(exclude: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def matcher(pattern: str) -> glob_pattern.Matcher:
+def matcher(pattern: str) -> re.Pattern[str]:
     """The pattern, translated; raises UsageError."""
     if not isinstance(pattern, str):
         raise UsageError(f"a pattern is text, such as '**/*.py', not {pattern!r}")

@@ -228,7 +228,7 @@ class AsyncFiles(NamesChecked):
             )
         wanted = matcher(pattern)
         found = self.walk(path, exclude=exclude)
-        return [one.path async for one in found if wanted.match(os.fsencode(one.path))]
+        return [one.path async for one in found if wanted.match(one.path)]
 
     async def upload(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from handrail import glob_pattern
@@ -16,7 +17,7 @@ class Exclude:
     def __init__(self, patterns: Sequence[str], root: bytes) -> None:
         """``root``: of the tree, for errors.  Raises FilesError."""
         try:
-            self._patterns: list[glob_pattern.Matcher] = [
+            self._patterns: list[re.Pattern[str]] = [
                 glob_pattern.translate(pattern.rstrip("/")) for pattern in patterns
             ]
         except ValueError as error:
@@ -27,4 +28,5 @@ class Exclude:
 
     def leaves_out(self, path: bytes) -> bool:
         """Whether this path, relative to the root, is left out."""
-        return any(pattern.match(path) for pattern in self._patterns)
+        text = glob_pattern.as_text(path)
+        return any(pattern.match(text) for pattern in self._patterns)

@@ -31,8 +31,8 @@ _SPECIAL = re.compile(r"[*?\[{\\]")
 Match = tuple[bytes, bytes]
 
 
-def translate(pattern: str) -> glob_pattern.Matcher:
-    """Translate a pattern to what matches paths relative to its base; raises BadIntent."""
+def translate(pattern: str) -> re.Pattern[str]:
+    """Translate a pattern to a regular expression for paths below its base; raises BadIntent."""
     try:
         if any(".." in one.split("/") for one in glob_pattern.choices(pattern)):
             raise ValueError(
@@ -166,8 +166,9 @@ class GlobIndex(TreeWalk):
                         raise _too_much(pattern)
 
     def _match(self, relative: bytes, level: int) -> str | None:
+        text = glob_pattern.as_text(relative)
         for pattern, wanted, most in self._patterns:
-            if (most is None or level <= most) and wanted.match(relative):
+            if (most is None or level <= most) and wanted.match(text):
                 return pattern
         return None
 
