@@ -1,9 +1,9 @@
 """Finds a node for a workspace and makes it there.
 
-The node admits or refuses; this only decides which one to ask, from what it last heard, and waits
-while all are full.  A workspace stays where it is, and is lost when its node dies
-(``workspace.py``).  The registrar notices dead nodes (``actors.py``), and ``task_map.py`` runs
-tasks again.
+The node admits or refuses; this only decides which one to ask, in the order of ``node_choice.py``,
+from what it last heard, and waits while all are full.  A workspace stays where it is, and is lost
+when its node dies (``workspace.py``).  The registrar notices dead nodes (``actors.py``), and
+``task_map.py`` runs tasks again.
 """
 
 from __future__ import annotations

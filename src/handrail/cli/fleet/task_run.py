@@ -156,13 +156,13 @@ def _template(args: argparse.Namespace) -> Iterator[tuple[str | None, str | None
 
 
 async def _run(args: argparse.Namespace, template: str | None, digest: str | None) -> int:
-    from handrail.fleet.tasks import remaining
+    from handrail.fleet.tasks import resume
     from handrail.fleet.tasks.results_file import ResultsFile
 
     tasks = _tasks(args, digest)
     results = ResultsFile(_results_path(args))
     try:
-        remaining.check(tasks.tasks, results.known, results.journal.begun)
+        resume.check(tasks.tasks, results.known, results.journal.begun)
         retried = {"failed"} if args.retry_failed else set()
         retried |= {"lost"} if args.retry_lost else set()
         known = results.known
