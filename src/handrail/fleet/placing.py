@@ -151,7 +151,7 @@ class Placing:
                     return found
                 if line is not None:
                     await line.settle()  # what it holds may be what is waited for
-                self._check_possible(wish, refusals)
+                self._check_possible(wish)
                 self._engine.demand(wish.amounts)
                 left = deadline - loop.time()
                 if left <= 0:
@@ -223,7 +223,7 @@ class Placing:
             return None
         return node_choice.ordered(ready, wish.amounts, wish.template, near)[0]
 
-    def _check_possible(self, wish: Wish, refusals: dict[str, str]) -> None:
+    def _check_possible(self, wish: Wish) -> None:
         """Raise for what no node can ever hold, and when no node is left that could."""
         if self._engine.stopping:
             raise FleetUnknown(f"the fleet {self._engine.name} has ended, or is about to")

@@ -123,8 +123,6 @@ class Policy:
         self._open = _networks(config.addresses, configuration.ALLOW)
         self._closed = _networks(config.addresses, configuration.DENY)
         self._reasons = PatternSet(map(patterns.parse, config.reasons), wide=True)
-        #: Patterns that are accepted and match nothing.
-        self.warnings = self._allow.warnings + self._deny.warnings + self._ask.warnings
         #: What was found for a host and port: one decision asks for it several times.
         self._denials: dict[Key, str | None] = {}
 

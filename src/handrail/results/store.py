@@ -83,10 +83,6 @@ class Stored:
         self.about = about
 
     @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
-
-    @property
     def size(self) -> int:
         """Bytes on disk, of its output and of what is known beside that."""
         total = 0

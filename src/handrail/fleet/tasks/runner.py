@@ -42,11 +42,6 @@ class Counts:
     adopted: int = 0
     running: int = 0
 
-    @property
-    def done(self) -> int:
-        """Tasks that have a result."""
-        return self.ok + self.failed + self.lost
-
     def add(self, state: str) -> None:
         """Count a result."""
         setattr(self, state, getattr(self, state) + 1)

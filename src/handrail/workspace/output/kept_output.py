@@ -29,12 +29,11 @@ class KeptOutput:
 
     __slots__ = (
         *("_fd", "_head", "_head_cap", "_margin", "_spills", "_tail", "_tail_cap", "_tailed"),
-        *("begins_cut", "limit", "missed"),
+        *("begins_cut", "missed"),
     )
 
     def __init__(self, limit: int | None, secrets: Secrets | None = None) -> None:
         """``secrets``: those that ``shown`` is to mask."""
-        self.limit = limit
         #: Bytes that were lost on their way here.
         self.missed = 0
         #: Whether bytes are missing before the first one.
