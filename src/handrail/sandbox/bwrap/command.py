@@ -10,6 +10,7 @@ import _socket  # socket itself takes a while to import
 import os
 import stat
 
+from handrail import memory_file
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.arguments import (
@@ -31,7 +32,7 @@ from handrail.sandbox.bwrap.arguments import (
     template_arguments,
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox, others_at_work
-from handrail.sandbox.bwrap.instances import Instances, memory
+from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.plan.plan import Plan
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
@@ -129,7 +130,7 @@ def wrap(
             if joining is None:
                 closing.append(upkeep.filter("resolver", False))
             else:
-                closing.append(memory(resolver_text(joining.address)))
+                closing.append(memory_file.of("handrail-sandbox", resolver_text(joining.address)))
             passed.append((int(resolver[0]), closing[-1]))
         closing.append(upkeep.filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
@@ -138,7 +139,7 @@ def wrap(
             passed.append((seccomp_spawn.PROGRAM, closing[-1]))
         if stub >= 0:
             passed.append((STUB_FD, stub))
-        closing.append(memory(b"\0".join(arguments) + b"\0"))
+        closing.append(memory_file.of("handrail-sandbox", b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
         program: tuple[bytes, ...] = (os.fsencode(bwrap.path),)
         if plan.beforehand:
@@ -152,7 +153,7 @@ def wrap(
             else:
                 text = plan.beforehand + premount.request(places)
                 before = premount.words(BEFORE_FD, lasting=lasting)
-            closing.append(memory(text))
+            closing.append(memory_file.of("handrail-sandbox", text))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*before, *program)
         elif bwrap.apart and _needs_own_mounts(plan) and joining is None:
