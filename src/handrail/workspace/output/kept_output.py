@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-from handrail.executor.output.spill import unlinked_file, write_at
+from handrail.executor.output.spill import unlinked_file
+from handrail.filesystem.content import write_at
 from handrail.secret_masks import Secrets
 
 #: What is kept in memory; beyond it all of it is in the file.
@@ -205,7 +206,7 @@ class _Region:
                 self._memory += bytes(missing)
             self._memory[at : at + len(data)] = data
             return
-        write_at(self._fd, memoryview(data), self._base + at)
+        write_at(self._fd, data, self._base + at)
 
     def store(self, fd: int, base: int) -> None:
         """Write it into a file; raises OSError."""
