@@ -68,6 +68,19 @@ def refusal(message: str, path: bytes, kind: str = "invalid_input") -> FilesErro
     return FilesError(message, kind=kind, path=os.fsdecode(path))
 
 
+def utf8_text(data: bytes, path: str = "") -> str:
+    """The content of a file as text; raises FilesError with the peer's sentence."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            what = f"incomplete utf-8 byte sequence from index {error.start}"
+        else:
+            length = error.end - error.start
+            what = f"invalid utf-8 sequence of {length} bytes from index {error.start}"
+        raise FilesError(what, kind="invalid_input", path=path) from error
+
+
 def named(error: FilesError) -> FilesError:
     """The error with its path in the sentence, for a reader far from the call."""
     text = str(error)
