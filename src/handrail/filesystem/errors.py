@@ -90,7 +90,7 @@ def named(error: FilesError) -> FilesError:
     return FilesError(f"{path}: {text}", kind=error.kind, path=error.path)
 
 
-def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
+def not_a_file(path: bytes, *, follow: bool) -> FilesError:
     """The error for other than regular files; the peer has two sentences for it."""
     text = f"path `{shown(path)}` is not a file" if follow else "path is not a regular file"
     return refusal(text, path)
@@ -128,7 +128,7 @@ def os_errors(path: bytes, *, follow: bool = True) -> _Translation:
     return _Translation(path, follow)
 
 
-def of_os_error(error: OSError, path: bytes, *, follow: bool = True) -> FilesError:
+def of_os_error(error: OSError, path: bytes, *, follow: bool) -> FilesError:
     """The FilesError that an OSError means for ``path``."""
     if isinstance(error, FilesError):
         return error

@@ -62,7 +62,7 @@ def _mark_in_proc(pid: int) -> int | None:
 def end_near(
     mark: int,
     leaders: Iterable[int],
-    reaped: Callable[[resource.struct_rusage], None] | None = None,
+    reaped: Callable[[resource.struct_rusage], None] | None,
     *,
     leader: int | None = None,
     looks: int = _QUIET,

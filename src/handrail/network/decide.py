@@ -273,7 +273,7 @@ def judge_addresses(
     target: Target,
     verdict: Verdict,
     found: Iterable[Address],
-    own: Collection[Address] = (),
+    own: Collection[Address],
 ) -> Verdict:
     """Decide on the addresses of an allowed target: all of them may be dialled, or none."""
     addresses = tuple(dict.fromkeys(_plain(address) for address in found))

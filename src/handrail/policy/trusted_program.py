@@ -43,7 +43,7 @@ _MOST_PLACES = 64
 
 
 def objection(
-    argv: Argv, commands: Sequence[Argv], situation: Situation, named: Collection[str] = ()
+    argv: Argv, commands: Sequence[Argv], situation: Situation, named: Collection[str]
 ) -> str | None:
     """Why ``sandbox="off"`` is not followed for this call, as a sentence; None: it is.
 

@@ -239,7 +239,7 @@ class AsyncProcess(NamesChecked):
                     yield event
 
     async def _event_blocks(
-        self, since: float | None = None, *, wait: bool = True
+        self, since: float | None, *, wait: bool
     ) -> AsyncGenerator[list[Event]]:
         first, last = 0, None if wait or not self.running else self._session.last_seq
         if last == 0:
