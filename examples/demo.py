@@ -138,7 +138,7 @@ async def approval(project: Path, sandbox: Sandbox) -> None:
         os.write(typed, b"n it took an hour\n")
         reply = await shell.call("exec_command", {"cmd": "rm -rf build"})
         command, _, reason, *choices = os.read(screen, 1 << 16).decode().strip().split("\n")
-        keys_on_offer = " ".join(line.strip()[:3] for line in choices[:-1])
+        keys_on_offer = " ".join(line.strip()[:3] for line in choices if "[" in line[:5])
         show(f"{command.strip()}: {reason.strip()}")
         show(f"{keys_on_offer} > n it took an hour")
         claim(

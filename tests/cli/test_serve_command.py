@@ -16,7 +16,7 @@ import pytest
 from handrail.cli.app import main
 from handrail.version import __version__
 from tests.support.eventually import LIMIT
-from tests.support.processes import alive, children
+from tests.support.processes import alive, keeper_pid, keepers
 from tests.support.servers import SERVE, server_process
 
 
@@ -197,9 +197,9 @@ def test_a_signal_before_it_listens_ends_the_keeper_too(tmp_path: Path) -> None:
     process = subprocess.Popen([*SERVE, "--state-dir", str(state)], stdout=subprocess.PIPE)
     try:
         deadline = time.monotonic() + LIMIT
-        while not children(process.pid):
+        while not keepers(process.pid):
             assert time.monotonic() < deadline
-        (keeper,) = children(process.pid)
+        keeper = keeper_pid(process.pid)
         process.terminate()
         assert process.wait(LIMIT) == 0
         assert not alive(keeper)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VERSION = "0.166.0"
+VERSION = "0.169.0"
 PACKAGE = f"@openai/codex@{VERSION}"
 #: How long npm may take to fetch some hundred megabytes.
 INSTALL_LIMIT = 300.0

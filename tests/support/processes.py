@@ -126,6 +126,17 @@ def children(pid: int | str = "self") -> set[int]:
     return found
 
 
+def keepers(pid: int | str = "self") -> list[int]:
+    """The keepers among its children; it may have others, such as the bubblewrap of a template."""
+    return [child for child in children(pid) if "keeper/__main__.py" in command_line(child)]
+
+
+def keeper_pid(pid: int | str) -> int:
+    """Its one keeper."""
+    (keeper,) = keepers(pid)
+    return keeper
+
+
 def zombies(pid: int) -> set[int]:
     return {child for child in children(pid) if status(child).get("State", "")[:1] == "Z"}
 

@@ -30,7 +30,7 @@ from handrail.telemetry import prometheus
 from handrail.transport.memory import memory_pair
 from tests.support.clients import MemoryClient
 from tests.support.eventually import LIMIT, spin
-from tests.support.processes import children, descriptors, nothing_left
+from tests.support.processes import descriptors, keeper_pid, nothing_left
 
 SERVE = [sys.executable, "-m", "handrail", "serve"]
 
@@ -151,8 +151,7 @@ class ServerProcess:
 
     def keeper(self) -> int:
         """The pid of its keeper."""
-        (keeper,) = children(self.pid)
-        return keeper
+        return keeper_pid(self.pid)
 
     def rss(self) -> int:
         """Its resident memory in bytes."""

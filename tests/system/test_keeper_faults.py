@@ -19,6 +19,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from handrail.server.recovery.restart_keeper import BUDGET
+from tests.support.processes import keeper_pid
 from tests.system.users import ordinary
 
 pytestmark = pytest.mark.system
@@ -78,9 +79,7 @@ class Client:
 
 
 def keeper_of(server: subprocess.Popen[str]) -> int:
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    (keeper,) = [int(pid) for pid in children]
-    return keeper
+    return keeper_pid(server.pid)
 
 
 def is_gone(pid: int) -> bool:

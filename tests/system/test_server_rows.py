@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.support.eventually import eventually
 from tests.support.gates import gate
-from tests.support.processes import alive, children, ended, exists, nothing_left
+from tests.support.processes import alive, children, ended, exists, keeper_pid, nothing_left
 from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig
 
 MIB = 1024 * 1024
@@ -73,8 +73,7 @@ def hangs(url: str) -> bool:
 
 def keeper_of(rig: Rig) -> int:
     assert rig.server is not None
-    (keeper,) = children(rig.server.pid)
-    return keeper
+    return keeper_pid(rig.server.pid)
 
 
 def flooding(rig: Rig, size: int, *, tty: bool = False) -> Followed:
@@ -314,7 +313,7 @@ def test_on_stdio_everything_ends_with_the_server(tmp_path: Path) -> None:
                 server.stdin.flush()
                 answer = json.loads(server.stdout.readline())
             pid = answer["result"]["processes"][0]["pid"]
-            (keeper,) = children(server.pid)
+            keeper = keeper_pid(server.pid)
             server.kill()
             assert ended(pid)
             assert ended(keeper)
