@@ -39,3 +39,17 @@ def create(name: str, *, inheritable: bool = False) -> int:
             continue
         return fd
     raise refusal
+
+
+def of(name: str, text: bytes, *, inheritable: bool = False) -> int:
+    """Make a new file with this content, to be read from its beginning; raises OSError."""
+    fd = create(name, inheritable=inheritable)
+    try:
+        view = memoryview(text)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -78,6 +78,20 @@ def test_what_is_no_duration() -> None:
     assert "'5 parsecs' is no duration; write one like 90s, 5m, 1.5h or 250ms" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "--tail", "few", "ID"], "--tail: 'few' is no number from 0 on"),
+        (["logs", "--tail=-1", "ID"], "--tail: '-1' is no number from 0 on"),
+        (["serve", "--max-processes", "0"], "--max-processes: '0' is no number from 1 on"),
+        (["fleet", "logs", "--lines", "0", "NODE"], "--lines: '0' is no number from 1 on"),
+    ],
+)
+def test_what_is_no_number(words: list[str], said: str) -> None:
+    done = handrail(*words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("road", [[], ["--env", "A=1"]], ids=["fast", "workspace"])
 def test_options_that_widen_a_sandbox(road: list[str], tmp_path: Path) -> None:
     work, other = tmp_path / "work", tmp_path / "other"

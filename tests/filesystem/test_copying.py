@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.filesystem import copy_content
+from handrail.filesystem import content
 from handrail.filesystem.copying import copy
 from tests.filesystem.expect import failing
 
@@ -176,7 +176,7 @@ def test_every_way_of_moving_bytes(
         raise OSError(errno.EXDEV, "no")
 
     for name in missing:
-        monkeypatch.setattr(copy_content, name, unsupported)
+        monkeypatch.setattr(content, name, unsupported)
     data = os.urandom(600_001)
     put(tmp_path / "f", data)
     copy(str(tmp_path / "f"), str(tmp_path / "g"))

@@ -28,8 +28,7 @@ class Stub:
     """A stub that waits, outside of any sandbox."""
 
     def __init__(self) -> None:
-        program = seccomp_spawn.executable("stub")
-        os.write(program, waiting_stub.elf(READY, LINE, PROGRAM))
+        program = seccomp_spawn.executable("stub", waiting_stub.elf(READY, LINE, PROGRAM))
         self.line, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours, theirs = socket.socketpair()
         ours.send(b"\n")

@@ -62,7 +62,7 @@ class NotRun(Exception):
 
 
 def read_options(
-    words: Sequence[str], valued: Sequence[str], flags: Sequence[str] = ()
+    words: Sequence[str], valued: Sequence[str], flags: Sequence[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """The options before a command, each with its values, and the command; raises Usage."""
     found: dict[str, list[str]] = {}
@@ -138,7 +138,7 @@ def duration(text: str) -> float:
             raise ValueError(str(error)) from None
 
 
-def named_intent(mode: str, roots: tuple[str, ...], *, network: bool = False) -> Intent | None:
+def named_intent(mode: str, roots: tuple[str, ...], *, network: bool) -> Intent | None:
     """A sandbox by its name; None for another name."""
     from handrail.sandbox import profile
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail import exit_codes, units
@@ -61,6 +61,21 @@ def seconds(text: str) -> float:
     if not 0 <= number < 10**9:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration from 0 to 10**9 seconds")
     return number
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """For argparse: parse a number that is no smaller."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
+        return number
+
+    return parse
 
 
 def size(text: str) -> int:

@@ -206,7 +206,7 @@ class LocalExecutor(Executor):
                         async with asyncio.timeout(_END_SECONDS):
                             await sandbox.close_helpers()
                 if launcher is not None and table is not None:
-                    await (self._end if own else self._abandon)(launcher, table)
+                    await (self._end(launcher, table) if own else self._abandon(launcher))
                 if network is not None and own:
                     network.close()
                 for lost in self._lost if own else ():
@@ -218,7 +218,7 @@ class LocalExecutor(Executor):
                 if sandbox is not None:
                     sandbox.close()
 
-    async def _abandon(self, launcher: Launcher, table: ProcessTable) -> None:
+    async def _abandon(self, launcher: Launcher) -> None:
         """End the keeper and its children although the event loop of their start has ended."""
         with contextlib.suppress(RuntimeError):  # a closed loop reaps no child
             launcher.close()  # the keeper ends them when it sees that

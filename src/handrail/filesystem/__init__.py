@@ -1,7 +1,7 @@
 """Files of this machine: no JSON, no URIs, no base64.
 
 Everything here blocks and is meant for a worker of ``pool``; the exceptions are ``pool`` itself and
-the event half of ``watch``.  Paths are native, ``bytes`` or ``str`` with surrogate escapes, so
+the event half of watches.  Paths are native, ``bytes`` or ``str`` with surrogate escapes, so
 names that are not UTF-8 survive.  What fails raises ``FilesError``.
 
   local           the interface: describe and write, and what the others do with one path
@@ -11,10 +11,10 @@ names that are not UTF-8 survive.  What fails raises ``FilesError``.
   copying, removal, walk        whole trees
   trees/          trees in bounded calls, for copies between machines, and watches of them
   handles         blocks of open files, per connection
-  watch           notice when a missing path appears
+  missing_watch   notice when a missing path appears
   no_follow       opening without crossing a link
   syscalls        syscalls that the standard library lacks
-  copy_content    copying content between open files
+  content         content of open files: written whole, or copied within the kernel
   errors          what went wrong, in the words of the wire
   pool            the threads this runs in, with deadlines
 """

@@ -12,7 +12,7 @@ import os
 import stat
 
 from handrail.filesystem import names, own_processes
-from handrail.filesystem.copy_content import copy_content
+from handrail.filesystem.content import copy_content
 from handrail.filesystem.directories import make_all
 from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent

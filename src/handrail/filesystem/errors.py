@@ -68,6 +68,19 @@ def refusal(message: str, path: bytes, kind: str = "invalid_input") -> FilesErro
     return FilesError(message, kind=kind, path=os.fsdecode(path))
 
 
+def utf8_text(data: bytes, path: str = "") -> str:
+    """The content of a file as text; raises FilesError with the peer's sentence."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            what = f"incomplete utf-8 byte sequence from index {error.start}"
+        else:
+            length = error.end - error.start
+            what = f"invalid utf-8 sequence of {length} bytes from index {error.start}"
+        raise FilesError(what, kind="invalid_input", path=path) from error
+
+
 def named(error: FilesError) -> FilesError:
     """The error with its path in the sentence, for a reader far from the call."""
     text = str(error)
@@ -77,7 +90,7 @@ def named(error: FilesError) -> FilesError:
     return FilesError(f"{path}: {text}", kind=error.kind, path=error.path)
 
 
-def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
+def not_a_file(path: bytes, *, follow: bool) -> FilesError:
     """The error for other than regular files; the peer has two sentences for it."""
     text = f"path `{shown(path)}` is not a file" if follow else "path is not a regular file"
     return refusal(text, path)
@@ -115,7 +128,7 @@ def os_errors(path: bytes, *, follow: bool = True) -> _Translation:
     return _Translation(path, follow)
 
 
-def of_os_error(error: OSError, path: bytes, *, follow: bool = True) -> FilesError:
+def of_os_error(error: OSError, path: bytes, *, follow: bool) -> FilesError:
     """The FilesError that an OSError means for ``path``."""
     if isinstance(error, FilesError):
         return error

@@ -24,7 +24,7 @@ import stat
 from collections.abc import Set as AbstractSet
 
 from handrail.filesystem import names, syscalls
-from handrail.filesystem.copy_content import copy_content
+from handrail.filesystem.content import copy_content
 from handrail.filesystem.directories import DIRECTORY_LIMIT, DirectoryEntry
 from handrail.filesystem.errors import NativePath, native, os_errors
 from handrail.filesystem.no_follow import STAND

@@ -45,7 +45,7 @@ def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
     return checked(open_unchecked(raw, flags, dir_fd=dir_fd))
 
 
-def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
+def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None) -> int:
     """Open without the check, for a caller that calls ``refuse`` itself."""
     if not syscalls.supports(syscalls.RESOLVE_NO_MAGICLINKS):
         fd = _open_without_links(raw, flags)

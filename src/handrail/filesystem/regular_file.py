@@ -33,7 +33,7 @@ CAREFUL = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_regular(
-    path: NativePath, *, follow: bool = True, dir_fd: int | None = None
+    path: NativePath, *, follow: bool, dir_fd: int | None = None
 ) -> tuple[int, os.stat_result]:
     """Open ``path`` for reading, regular files only; returns the fd and its fstat."""
     raw = native(path)

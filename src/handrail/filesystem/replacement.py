@@ -28,7 +28,7 @@ from functools import cache
 
 from handrail import fault_points
 from handrail.filesystem import names, own_processes, stage_names, syscalls, write_in_place
-from handrail.filesystem.copy_content import NOT_SUPPORTED, copy_content
+from handrail.filesystem.content import NOT_SUPPORTED, copy_content, write_all, write_at
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular_file import CAREFUL
@@ -103,14 +103,10 @@ class Replacement:
 
     def write(self, data: bytes | bytearray | memoryview, offset: int | None = None) -> None:
         """Write all of ``data``, after what was written so far or at ``offset``."""
-        view = memoryview(data)
-        while view:
-            if offset is None:
-                view = view[os.write(self.fd, view) :]
-            else:
-                done = os.pwrite(self.fd, view, offset)
-                offset += done
-                view = view[done:]
+        if offset is None:
+            write_all(self.fd, data)
+        else:
+            write_at(self.fd, data, offset)
 
     def commit(self, *, sync: bool = False) -> None:
         """Make the stage the content of the target; afterwards this object is unusable.

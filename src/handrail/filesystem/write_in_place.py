@@ -18,7 +18,7 @@ import os
 import sys
 
 from handrail import fault_points
-from handrail.filesystem.copy_content import copy_content
+from handrail.filesystem.content import copy_content
 from handrail.filesystem.errors import os_error
 
 #: The kernel copies a page at a time and checks for a fatal signal in between.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, ItemsView, ValuesView
+from collections.abc import Callable, ValuesView
 from typing import TYPE_CHECKING
 
 from handrail.errors import HandrailError, UsageError
@@ -55,9 +55,6 @@ class NodeSet:
 
     def all(self) -> ValuesView[Node]:
         return self.by_id.values()
-
-    def items(self) -> ItemsView[str, Node]:
-        return self.by_id.items()
 
     def find(self, name: str) -> Node:
         """A node by its id; raises UsageError."""

@@ -1,9 +1,9 @@
 """Finds a node for a workspace and makes it there.
 
-The node admits or refuses; this only decides which one to ask, from what it last heard, and waits
-while all are full.  A workspace stays where it is, and is lost when its node dies
-(``workspace.py``).  The registrar notices dead nodes (``actors.py``), and ``task_map.py`` runs
-tasks again.
+The node admits or refuses; this only decides which one to ask, in the order of ``node_choice.py``,
+from what it last heard, and waits while all are full.  A workspace stays where it is, and is lost
+when its node dies (``workspace.py``).  The registrar notices dead nodes (``actors.py``), and
+``task_map.py`` runs tasks again.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Placing:
                     return found
                 if line is not None:
                     await line.settle()  # what it holds may be what is waited for
-                self._check_possible(wish, refusals)
+                self._check_possible(wish)
                 self._engine.demand(wish.amounts)
                 left = deadline - loop.time()
                 if left <= 0:
@@ -223,7 +223,7 @@ class Placing:
             return None
         return node_choice.ordered(ready, wish.amounts, wish.template, near)[0]
 
-    def _check_possible(self, wish: Wish, refusals: dict[str, str]) -> None:
+    def _check_possible(self, wish: Wish) -> None:
         """Raise for what no node can ever hold, and when no node is left that could."""
         if self._engine.stopping:
             raise FleetUnknown(f"the fleet {self._engine.name} has ended, or is about to")

@@ -116,9 +116,7 @@ class Data:
         return b"".join(text + b"\0" for text in self._places)
 
 
-def built(
-    write: Callable[[Data], bytes], memory: int, fixed: tuple[int, int] | None = None
-) -> bytes:
+def built(write: Callable[[Data], bytes], memory: int, fixed: tuple[int, int] | None) -> bytes:
     """The executable of code that needs the addresses of its data and of ``memory`` bytes more.
 
     ``write`` is called twice, the second time with the right addresses, and gives as much code.

@@ -302,11 +302,8 @@ def send(
     if fields and body.count(0) != len(fields) - 1:
         raise ValueError("a field of the keeper link holds a NUL")
     if len(body) > PACKET_LIMIT:
-        big = memory_file.create("handrail-message")
+        big = memory_file.of("handrail-message", body)
         try:
-            view = memoryview(body)
-            while view:
-                view = view[os.write(big, view) :]
             rights = array.array("i", (*fds, big))
             sock.sendmsg((_HEAD.pack(op | _BIG, serial),), ((*_RIGHTS, rights),))
         finally:

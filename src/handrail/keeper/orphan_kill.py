@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Container, Iterable
 
 from handrail.keeper import RLIMIT_LOCKS
-from handrail.keeper.proc_children import orphans_path, read_open, without
+from handrail.keeper.proc_children import is_dead, orphans_path, read_open, without
 
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
@@ -62,7 +62,7 @@ def _mark_in_proc(pid: int) -> int | None:
 def end_near(
     mark: int,
     leaders: Iterable[int],
-    reaped: Callable[[resource.struct_rusage], None] | None = None,
+    reaped: Callable[[resource.struct_rusage], None] | None,
     *,
     leader: int | None = None,
     looks: int = _QUIET,
@@ -182,7 +182,7 @@ def _kill_afar(pid: int, marks: Container[int]) -> bool:
         return False
     finally:
         os.close(fd)
-    return not _is_dead(pid)
+    return not is_dead(pid)
 
 
 def _kill(pid: int, groups: set[int]) -> None:
@@ -205,13 +205,3 @@ def _reap(pid: int, reaped: Callable[[resource.struct_rusage], None] | None) -> 
     if ended and reaped is not None:
         reaped(used)
     return ended == pid
-
-
-def _is_dead(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
-    except OSError:
-        return True
-    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")

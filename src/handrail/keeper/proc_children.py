@@ -55,6 +55,20 @@ def read_open(fd: int) -> bytes:
     return text
 
 
+def stat_fields(pid: int) -> list[bytes]:
+    """State, parent, and what follows them as one; raises OSError when it is gone."""
+    stat = read(f"/proc/{pid}/stat")
+    return stat[stat.rindex(b")") + 2 :].split(None, 2)
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    try:
+        return stat_fields(pid)[0] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
 def orphans_path() -> str:
     """Where the kernel lists the orphans that came to this process."""
     return f"/proc/self/task/{os.getpid()}/children"

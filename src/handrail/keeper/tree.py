@@ -20,7 +20,14 @@ from collections.abc import Callable, Collection, Container, Iterator
 
 from handrail.keeper import orphan_kill
 from handrail.keeper.orphan_kill import mark_of
-from handrail.keeper.proc_children import children_of, own_orphans, read, threads_of
+from handrail.keeper.proc_children import (
+    children_of,
+    is_dead,
+    own_orphans,
+    read,
+    stat_fields,
+    threads_of,
+)
 
 #: In which /proc counts CPU time, per second.
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -44,7 +51,7 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
     below = {pid for leader in leaders.values() if leader is not None for pid in _below(leader)}
     for pid in _everybody():
         mark = None if pid == os.getpid() else mark_of(pid)
-        if mark is not None and mark in leaders and pid not in below and not _is_dead(pid):
+        if mark is not None and mark in leaders and pid not in below and not is_dead(pid):
             found[mark] = found.get(mark, 0) + 1
     return found
 
@@ -85,7 +92,7 @@ def used_below(todo: list[int]) -> tuple[int, int, int]:
             continue
         found.add(pid)
         try:
-            used = [int(word) * 1000 // _TICKS for word in stat(pid)[2].split()[9:13]]
+            used = [int(word) * 1000 // _TICKS for word in stat_fields(pid)[2].split()[9:13]]
             peak = read(f"/proc/{pid}/status").partition(b"\nVmHWM:")[2].split(None, 1)[:1]
         except OSError:
             continue  # ended meanwhile
@@ -129,7 +136,7 @@ def kill_lone(leader: int, mark: int, leaders: Collection[int]) -> bool:
         os.killpg(leader, signal.SIGKILL)
     except OSError:
         return False  # the group is empty, or it has become another user's
-    if threads_of(leader) != [str(leader)] or children_of(leader) or _is_dead(leader):
+    if threads_of(leader) != [str(leader)] or children_of(leader) or is_dead(leader):
         return False
     return mark not in map(mark_of, own_orphans(leaders))
 
@@ -191,7 +198,7 @@ class _Far:
         for pid in _everybody():
             if pid in known or pid == os.getpid():
                 continue
-            if self._has_mark(pid) and not _is_dead(pid):
+            if self._has_mark(pid) and not is_dead(pid):
                 yield pid
 
     def end_orphans(self, _leader: int | None) -> int:
@@ -300,22 +307,8 @@ def _everybody() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def stat(pid: int) -> list[bytes]:
-    """State, parent, and what follows them; raises OSError when it is gone."""
-    stat = read(f"/proc/{pid}/stat")
-    return stat[stat.rindex(b")") + 2 :].split(None, 2)
-
-
 def _parent_of(pid: int) -> int:
-    return int(stat(pid)[1])
-
-
-def _is_dead(pid: int) -> bool:
-    """Whether a process is gone, or a zombie."""
-    try:
-        return stat(pid)[0] in (b"Z", b"X")
-    except OSError:
-        return True
+    return int(stat_fields(pid)[1])
 
 
 def _signal_one(pid: int, family: set[int], kin: _Near | _Far, number: int) -> int:

@@ -123,8 +123,6 @@ class Policy:
         self._open = _networks(config.addresses, configuration.ALLOW)
         self._closed = _networks(config.addresses, configuration.DENY)
         self._reasons = PatternSet(map(patterns.parse, config.reasons), wide=True)
-        #: Patterns that are accepted and match nothing.
-        self.warnings = self._allow.warnings + self._deny.warnings + self._ask.warnings
         #: What was found for a host and port: one decision asks for it several times.
         self._denials: dict[Key, str | None] = {}
 
@@ -275,7 +273,7 @@ def judge_addresses(
     target: Target,
     verdict: Verdict,
     found: Iterable[Address],
-    own: Collection[Address] = (),
+    own: Collection[Address],
 ) -> Verdict:
     """Decide on the addresses of an allowed target: all of them may be dialled, or none."""
     addresses = tuple(dict.fromkeys(_plain(address) for address in found))

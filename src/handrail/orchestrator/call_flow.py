@@ -167,9 +167,7 @@ class CallFlow:
     def facts(self) -> CallFacts:
         """The call as a question about a host shows it."""
         call = self.call
-        return CallFacts(
-            call.call_id, call.argv, call.cwd, call.tool, call.environment_id, call.justification
-        )
+        return CallFacts(call.call_id, call.argv, call.cwd, call.environment_id, call.justification)
 
     def check_abort(self) -> None:
         """Raises TurnAborted if the approver wanted that while the command ran."""

@@ -57,7 +57,6 @@ class CallFacts:
     call_id: str
     argv: tuple[str, ...]
     cwd: str
-    tool: str = "exec_command"
     environment_id: str = "local"
     justification: str | None = None
 

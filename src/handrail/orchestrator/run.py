@@ -30,7 +30,7 @@ from handrail.orchestrator.narrow_offer import ancestors
 from handrail.orchestrator.network_call import NetworkApprovals
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.save_rule import add_rule
-from handrail.orchestrator.settings import Grants, Settings, Table
+from handrail.orchestrator.settings import Settings, Table
 from handrail.policy.rules import NetworkRule, Policy, Sandbox
 
 T = TypeVar("T")
@@ -89,11 +89,6 @@ class Orchestrator:
     def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
         """Use new settings for later runs; running ones keep theirs."""
         self.settings = self.settings.moved(policy=policy, cwd=cwd)
-
-    def grant(self, grants: Grants) -> None:
-        """Grant more than the mode allows, for the rest of the session."""
-        given = self.settings.grants.with_(grants)
-        self.settings = replace(self.settings, grants=given)
 
     def flow(self, call: Call) -> CallFlow:
         """Make the flow of one command, with the current settings."""

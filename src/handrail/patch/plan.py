@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from handrail.errors import FilesError, PatchError
+from handrail.filesystem.errors import utf8_text
 from handrail.patch.grammar import PatchSyntaxError
 from handrail.patch.hunks import AddFile, DeleteFile, Hunk, UpdateFile
 from handrail.patch.rewrite import rewrite
@@ -149,7 +150,7 @@ def _text(error: FilesError) -> str:
 def _plan_update(hunk: UpdateFile, path: str, cwd: str, read: Reader) -> Change:
     try:
         before = read(path)
-        text = _decode(before, path)
+        text = utf8_text(before, path)
     except FilesError as error:
         text = f"Failed to read file to update {path}: {_text(error)}"
         raise PatchError(text, path=path) from error
@@ -180,18 +181,6 @@ def _peek(read: Reader, path: str) -> bytes | None:
         return read(path)
     except FilesError:
         return None
-
-
-def _decode(data: bytes, path: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        if error.reason == "unexpected end of data":
-            what = f"incomplete utf-8 byte sequence from index {error.start}"
-        else:
-            size = error.end - error.start
-            what = f"invalid utf-8 sequence of {size} bytes from index {error.start}"
-        raise FilesError(what, kind="invalid_input", path=path) from error
 
 
 class _Overlay:

@@ -128,7 +128,7 @@ def decide(
         return refusal
     commands = _commands(tuple(argv), situation)
     findings = [_judge(command, policy, situation) for command in commands]
-    findings += _glimpsed(tuple(argv), policy, situation, findings)
+    findings += _glimpsed(tuple(argv), policy, findings)
     verdict = _verdict(tuple(argv), findings, situation)
     sandbox, withheld = _sandbox(findings, situation), None
     if sandbox is Sandbox.OFF:
@@ -234,9 +234,7 @@ def _fallback(command: Argv, situation: Situation) -> Finding:
     return Finding(command, Decision.ALLOW, Cause.SETTING)
 
 
-def _glimpsed(
-    argv: Argv, policy: Policy, situation: Situation, known: Iterable[Finding]
-) -> list[Finding]:
+def _glimpsed(argv: Argv, policy: Policy, known: Iterable[Finding]) -> list[Finding]:
     """Prompt and forbid rules that match anything the argv may start, beyond the known findings."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []

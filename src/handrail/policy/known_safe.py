@@ -1,4 +1,4 @@
-"""Reading commands that earlier agents ran without a question.
+"""Commands that only read, which earlier agents ran without a question.
 
 An option, not a default: the peer dropped the list, and an allow rule that keeps the sandbox says
 the same explicitly.  It judges a command by its words alone, base name included; ``decide.py``

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from handrail.policy.context import TRUSTED_DIRECTORIES
-from handrail.policy.rules import Decision, Policy
+from handrail.policy.rules import Decision, Policy, is_within
 
 #: Limit of entries of writable directories that are searched for hard links to a file.
 _MOST_ENTRIES = 20_000
@@ -77,7 +77,7 @@ class ProgramFiles:
         roots = tuple(os.path.realpath(root) for root in writable)
         spared = {status[1] for path in needed if (status := _look(path)) is not None}
         forbidden = {os.path.basename(name) for name in (*names, *also)}
-        firm = [place for place in directories if not _below(os.path.realpath(place), roots)]
+        firm = [place for place in directories if not is_within(os.path.realpath(place), roots)]
         covered: dict[str, None] = {}
         shared: list[tuple[str, str]] = []
         for path in _candidates(names, directories):
@@ -189,7 +189,3 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
-
-
-def _below(path: str, roots: Sequence[str]) -> bool:
-    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)

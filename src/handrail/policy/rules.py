@@ -232,6 +232,11 @@ def normal_path(path: str, cwd: str = "/") -> str:
     return "/" + joined.lstrip("/")
 
 
+def is_within(path: str, roots: Iterable[str]) -> bool:
+    """Whether a normal path is one of these or lies below one."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
 def _could_match(words: Words, rest: Sequence[tuple[str, ...]]) -> bool:
     """Wildcard match of a prefix: ``None`` among the words stands for any number of words."""
     if not rest:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from handrail.policy import programs
 from handrail.policy.context import Lookup, Situation
-from handrail.policy.rules import Argv, Words, normal_path
+from handrail.policy.rules import Argv, Words, is_within, normal_path
 from handrail.policy.strict_script_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
@@ -43,7 +43,7 @@ _MOST_PLACES = 64
 
 
 def objection(
-    argv: Argv, commands: Sequence[Argv], situation: Situation, named: Collection[str] = ()
+    argv: Argv, commands: Sequence[Argv], situation: Situation, named: Collection[str]
 ) -> str | None:
     """Why ``sandbox="off"`` is not followed for this call, as a sentence; None: it is.
 
@@ -307,7 +307,7 @@ class _Judgement:
         if not self._local:
             return None
         for at, found in _steps(path):
-            if any(_below(at, root) for root in self._roots):
+            if is_within(at, self._roots):
                 return f"commands can write {at}"
             if (found.st_dev, found.st_ino) in self._same:
                 return f"commands can write {at}, which is mounted where they write"
@@ -323,7 +323,7 @@ class _Judgement:
         """Whether a sandboxed command may write there, by this name or its target."""
         path = normal_path(path, self._cwd)
         names = {path, os.path.realpath(path)} if self._local else {path}
-        if any(_below(name, root) for name in names for root in self._roots):
+        if any(is_within(name, self._roots) for name in names):
             return True
         return self._local and any(
             (found.st_dev, found.st_ino) in self._same for _, found in _steps(path)
@@ -368,7 +368,7 @@ def _mounted_below(roots: Sequence[str]) -> Iterator[str]:
         escaped = line.split(b" ", 5)[4]
         point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), escaped)
         place = os.fsdecode(point)
-        if any(_below(place, root) for root in roots):
+        if is_within(place, roots):
             yield place
 
 
@@ -376,10 +376,6 @@ def _is_told_by_a_word(words: Words, command: Argv) -> bool:
     """Whether a command stands inside a word of another (``-e 'sh x'``), not behind it."""
     behind = command[len(command) - len(words) :] == words
     return not behind and programs.plain_name(words[0] or "") != programs.plain_name(command[0])
-
-
-def _below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def _places(word: str) -> Iterator[str]:

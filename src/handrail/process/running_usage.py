@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from handrail.keeper import tree
-from handrail.keeper.proc_children import children_of
+from handrail.keeper.proc_children import children_of, stat_fields
 from handrail.process.exit_status import Usage
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -27,7 +26,7 @@ def usage_now(leader: int, wall_ms: int) -> Usage:
     while todo:
         pid = todo.pop()
         try:
-            fields = tree.stat(pid)[2].split()
+            fields = stat_fields(pid)[2].split()
         except OSError:
             continue  # ended meanwhile
         found = True

@@ -23,6 +23,7 @@ import msgspec
 
 from handrail import private_files, private_places
 from handrail.errors import UsageError
+from handrail.filesystem.content import write_all
 from handrail.results.record import Decoder, Record, encode
 from handrail.server_settings import ResultBounds
 
@@ -81,10 +82,6 @@ class Stored:
     def __init__(self, path: str, about: About) -> None:
         self.path = path
         self.about = about
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
 
     @property
     def size(self) -> int:
@@ -179,17 +176,15 @@ class ResultFile:
 
     def write(self, records: list[Record]) -> None:
         """Append records, all or none of them."""
-        data = memoryview(b"".join(map(encode, records)))
-        size = len(data)
+        data = b"".join(map(encode, records))
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            write_all(self._file, data)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.stored)
                 os.lseek(self._file, self.stored, os.SEEK_SET)
             raise
-        self.stored += size
+        self.stored += len(data)
         self.seen += sum(record.size + record.omitted for record in records)
         self.last = records[-1].last
 

@@ -326,8 +326,8 @@ def _maker() -> tuple[list[bytes], int]:
         return [*program_words(), b"make", b"%d" % user], -1
     from handrail.sandbox.bwrap import network_stub
 
-    fd = memory_file.create("handrail-network")
-    os.write(fd, network_stub.maker(os.geteuid(), os.getegid(), user=user))
+    program = network_stub.maker(os.geteuid(), os.getegid(), user=user)
+    fd = memory_file.of("handrail-network", program)
     # For reading: a file that is open for writing is no program.
     return [b"/proc/self/fd/%d" % fd], fd
 

@@ -196,10 +196,6 @@ class Profile(Frozen):
                 return rule.access
         return Access.DENY
 
-    @property
-    def writes(self) -> bool:
-        return any(rule.access is Access.WRITE for rule in self.rules)
-
 
 def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     """Bind an intent to this machine; raises BadIntent.

@@ -46,7 +46,7 @@ _PROGRAM = os.path.realpath(
 GRACE = 1.0
 
 
-def helper_command(*, greets: bool = True) -> ProcessSpec:
+def helper_command(*, greets: bool) -> ProcessSpec:
     """The helper as a plain command: it contains nothing of any request."""
     argv = [interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD)]
     if greets:

@@ -23,9 +23,8 @@ from typing import Any
 
 from handrail.errors import FilesError, HandrailError
 from handrail.filesystem import regular_file
-from handrail.filesystem.errors import shown
+from handrail.filesystem.errors import shown, utf8_text
 from handrail.sandbox.profile import within
-from handrail.server import utf8_files
 
 Table = dict[str, Any]
 
@@ -114,9 +113,9 @@ def _read(path: bytes, sentences: tuple[str, str] = _CONFIG) -> Table | None:
     reading, parsing = sentences
     name = shown(path)
     try:
-        text = utf8_files.decode(regular_file.read_file(path, limit=SIZE_LIMIT))
-    except (FilesError, utf8_files.NotText) as error:
-        if isinstance(error, FilesError) and error.kind == "not_found":
+        text = utf8_text(regular_file.read_file(path, limit=SIZE_LIMIT))
+    except FilesError as error:
+        if error.kind == "not_found":
             return None
         raise LayersError(f"{reading.format(path=name)}: {error}") from None
     try:

@@ -34,7 +34,7 @@ from handrail.transport.base import Transport
 if TYPE_CHECKING:
     from handrail.network.managed.start import NetworkQuestion
     from handrail.network.records import Record
-    from handrail.process.exit_status import ExitKind
+    from handrail.process.exit_status import ExitKind, Usage
     from handrail.server.host_questions import HostQuestions
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
@@ -184,10 +184,13 @@ def denial_shapes(child: Child) -> list[DenialShape]:
 
 
 def usage_shape(child: Child) -> UsageShape | None:
-    """The resource usage of a child, for the wire."""
+    """The resource usage of a child that has ended, for the wire."""
     usage = child.exit.usage if child.exit is not None else None
-    if usage is None:
-        return None
+    return None if usage is None else shape_of(usage)
+
+
+def shape_of(usage: Usage) -> UsageShape:
+    """Resource usage, for the wire."""
     return UsageShape(
         wall_ms=usage.wall_ms,
         user_ms=usage.user_ms,

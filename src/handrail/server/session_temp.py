@@ -20,9 +20,9 @@ FILE = "temporary"
 class SessionTempDirs:
     """The temporary directories of one server."""
 
-    def __init__(self, directory: int | None = None) -> None:
+    def __init__(self) -> None:
         #: The state directory, where the paths are recorded, if there is one.
-        self.directory = directory
+        self.directory: int | None = None
         self._held: dict[bytes, TempDir] = {}
 
     def make(self) -> bytes:

@@ -53,6 +53,8 @@ _SECRETS = (
 _MARK = re.compile(r"\[redacted:[0-9a-f]{8}\]")
 #: How many different sentences are counted at a time.
 _MOST_SENTENCES = 1024
+#: How often one sentence passes in each period.
+_MOST_ALIKE, _PERIOD_SECONDS = 20, 30.0
 _FINGERPRINT_KEY = os.urandom(32)
 
 
@@ -118,10 +120,8 @@ class RepeatFilter(logging.Filter):
     count.
     """
 
-    def __init__(self, most: int = 20, seconds: float = 30.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._most = most
-        self._seconds = seconds
         #: By logger and sentence: when its period began, how often it was logged since.
         self._seen: dict[tuple[str, str], list[float]] = {}
 
@@ -133,10 +133,10 @@ class RepeatFilter(logging.Filter):
                 self._seen.clear()
             self._seen[key] = [record.created, 1]
             return True
-        if 0 <= record.created - seen[0] < self._seconds:
+        if 0 <= record.created - seen[0] < _PERIOD_SECONDS:
             seen[1] += 1
-            return seen[1] <= self._most
-        left_out = int(seen[1]) - self._most
+            return seen[1] <= _MOST_ALIKE
+        left_out = int(seen[1]) - _MOST_ALIKE
         seen[:] = record.created, 1
         if left_out > 0:
             record.msg = f"{record.msg} (and {left_out} more like this, left out)"

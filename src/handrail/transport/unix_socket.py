@@ -70,9 +70,7 @@ class UnixListener(WebSocketListener):
 class _UnixHandshake(HttpHandshake):
     """Decides by the first bytes whether the peer speaks HTTP or lines."""
 
-    def __init__(
-        self, route: Route, admission: Admission, accept: Accept, secret: bytes = b""
-    ) -> None:
+    def __init__(self, route: Route, admission: Admission, accept: Accept, secret: bytes) -> None:
         super().__init__(route, admission)
         self._accept = accept
         self._secret = secret

@@ -174,7 +174,7 @@ class WebSocketConnection(StreamConnection):
             while self._marks and self._marks[0][0] <= last:
                 self._tell(self._marks.popleft()[1])
 
-    def _send_control(self, opcode: int, payload: bytes = b"") -> None:
+    def _send_control(self, opcode: int, payload: bytes) -> None:
         if self._client:
             self._write(masked_frame(opcode, payload, os.urandom(4)))
         else:

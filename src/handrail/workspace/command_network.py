@@ -43,7 +43,7 @@ class WorkspaceNetwork:
         """The network of one command; raises UsageError and RulesFileError."""
         shown = secrets.masked_words(argv)
         words = tuple(os.fsdecode(word) for word in shown)
-        facts = CallFacts(process_id, words, cwd, tool="command")
+        facts = CallFacts(process_id, words, cwd)
         return self._session(managed).call(facts, managed)
 
     def _session(self, managed: Managed) -> NetworkApprovals:

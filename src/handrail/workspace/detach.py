@@ -28,6 +28,7 @@ from handrail.units import parse_duration
 from handrail.workspace.arguments import seconds
 from handrail.workspace.detached_store import DetachedRecord, LeftProcess
 from handrail.workspace.process_follower import ProcessFollower
+from handrail.workspace.result import decoded
 
 if TYPE_CHECKING:
     from handrail.executor.stored.source import Result
@@ -83,7 +84,7 @@ def make_record(
     """The record of a workspace that is being left."""
     left = {
         one.session.process_id: LeftProcess(
-            argv=[_text(word) for word in one.argv],
+            argv=list(map(decoded, one.argv)),
             session=one.session_id or session[0],
             name=one.name,
             labels=dict(one.labels),
@@ -235,7 +236,3 @@ def _monotonic(left: LeftProcess, session: object) -> float | None:
     if not left.started_at:
         return None
     return time.monotonic() - max(0.0, time.time() - left.started_at)
-
-
-def _text(word: str | bytes) -> str:
-    return word.decode("utf-8", "replace") if isinstance(word, bytes) else word

@@ -133,15 +133,6 @@ def claim(workspace_id: str) -> Claim:
         raise
 
 
-def save(record: DetachedRecord) -> None:
-    """Write a record again that this program has not claimed; raises WorkspaceBusy, UsageError."""
-    claimed = claim(record.id)
-    try:
-        claimed.save(record)
-    finally:
-        claimed.release()
-
-
 def changed_at(record: DetachedRecord) -> float:
     """When it was last written, in seconds since the epoch."""
     return _age(os.path.join(_directory(), record.id))

@@ -26,7 +26,7 @@ def check_offered(
     detach: bool,
     watch_denials: bool,
     *,
-    managed: bool = False,
+    managed: bool,
 ) -> None:
     """Raises UsageError for what the executor would silently leave out.
 

@@ -65,9 +65,9 @@ async def reach_remote(
     *,
     token: str | None,
     request_timeout: float | None,
-    detach_ttl: float | None = None,
-    session: str | None = None,
-    secret: str | None = None,
+    detach_ttl: float | None,
+    session: str | None,
+    secret: str | None,
 ) -> tuple[Executor, Release]:
     """A session of the server at ``at``, new or resumed.
 

@@ -19,7 +19,7 @@ from handrail.process.signal_names import signal_name
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
 from handrail.workspace.refused_hosts import RefusedHosts
-from handrail.workspace.result import Event, Exited, Gap, Result, Waited
+from handrail.workspace.result import Event, Exited, Gap, Result, Waited, decoded
 
 if TYPE_CHECKING:
     from handrail.sandbox.explain_refusal import Words
@@ -239,7 +239,7 @@ class AsyncProcess(NamesChecked):
                     yield event
 
     async def _event_blocks(
-        self, since: float | None = None, *, wait: bool = True
+        self, since: float | None, *, wait: bool
     ) -> AsyncGenerator[list[Event]]:
         first, last = 0, None if wait or not self.running else self._session.last_seq
         if last == 0:
@@ -307,7 +307,7 @@ class AsyncProcess(NamesChecked):
 
 
 def _words(argv: tuple[str | bytes, ...]) -> str:
-    words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
+    words = list(map(decoded, argv))
     return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 
 

@@ -243,13 +243,14 @@ def _ending(result: Result[Any]) -> str:
     return f"exited with {end.code}"
 
 
-def _decoded(said: str | bytes) -> str:
+def decoded(said: str | bytes) -> str:
+    """Text, also of bytes that are none."""
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else said
 
 
 def last_line(said: str | bytes) -> str:
     """The last line of some output, shortened; "" if there is none."""
-    lines = _decoded(said).strip().splitlines()
+    lines = decoded(said).strip().splitlines()
     return lines[-1][:500] if lines else ""
 
 
@@ -257,7 +258,7 @@ def show(argv: tuple[str | bytes, ...]) -> str:
     """A command in readable form; a shell's script without the shell around it."""
     import shlex
 
-    words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
+    words = list(map(decoded, argv))
     if len(words) == 3 and words[1] == "-c":
         return words[2]
     return shlex.join(words)

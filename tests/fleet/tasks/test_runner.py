@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handrail.errors import UsageError
-from handrail.fleet.tasks import remaining
+from handrail.fleet.tasks import resume
 from handrail.fleet.tasks.results_file import ResultsFile
 from handrail.fleet.tasks.runner import Counts, NotRun, Runner, RunOptions
 from handrail.fleet.tasks.task_file import TaskFile
@@ -32,7 +32,7 @@ class Run:
         tasks = TaskFile(lines, command=["do", "{id}"], idempotent=idempotent)
         results = ResultsFile(self.path)
         try:
-            remaining.check(tasks.tasks, results.known, results.journal.begun)
+            resume.check(tasks.tasks, results.known, results.journal.begun)
             fleet: Any = SimulatedFleet(self.nodes, results.journal.owner)
             return await Runner(fleet, tasks, results, RunOptions(lost_after=0.2)).run()
         finally:

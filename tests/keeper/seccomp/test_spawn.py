@@ -114,8 +114,7 @@ def test_a_forked_child_is_announced_as_well(server: Peer) -> None:
 @pytest.mark.parametrize("limits", [{}, {b"files": 32}], ids=["spawned", "forked"])
 def test_a_program_that_installs_its_filter_itself(server: Peer, limits: dict[bytes, int]) -> None:
     code = seccomp_filter.announcing(platform.machine(), watch=False)
-    fd = seccomp_spawn.executable("filters")
-    os.write(fd, seccomp_stub.elf(code, seccomp_spawn.ITS_LINE))
+    fd = seccomp_spawn.executable("filters", seccomp_stub.elf(code, seccomp_spawn.ITS_LINE))
     os.fchmod(fd, 0o700)
     readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)  # it may be executed
     os.close(fd)

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--concurrent-requests",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=None,
         help="requests of one connection that run at the same time (default:"
         f" {DEFAULT_CONCURRENT_REQUESTS}; 1: strictly in order)",
@@ -111,14 +111,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-processes",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=DEFAULT_PROCESSES,
         help="most running processes of all sessions (default: %(default)s)",
     )
     add(
         "--max-session-processes",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=DEFAULT_SESSION_PROCESSES,
         help="most running processes of one session (default: %(default)s)",
     )
@@ -161,7 +161,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--ws-max-clock-skew-seconds",
         metavar="S",
-        type=_whole,
+        type=options.number_from(0),
         help="tolerance for times in bearer tokens (default: 30)",
     )
     add(
@@ -327,17 +327,3 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEMPLATE",
         help="what each workspace has at first: a directory, a tarball, or sha256:HEX",
     )
-    number = fleet_options.options_number
+    number = options.number_from(1)
     add("--concurrency", metavar="N", type=number, default=64, help="tasks at once (default: 64)")
     add("--cpus", metavar="N", type=_cpus, default=1.0, help="cpus of each workspace (default: 1)")
     add(
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--retries",
         metavar="N",
-        type=_retries,
+        type=options.number_from(0),
         default=2,
         help="how often a task of a lost node may run again (default: 2)",
     )
@@ -117,13 +117,6 @@ def _cpus(text: str) -> float:
     return found
 
 
-def _retries(text: str) -> int:
-    """For argparse: a number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the file; the exit code tells of all of it."""
     try:
@@ -156,13 +149,13 @@ def _template(args: argparse.Namespace) -> Iterator[tuple[str | None, str | None
 
 
 async def _run(args: argparse.Namespace, template: str | None, digest: str | None) -> int:
-    from handrail.fleet.tasks import remaining
+    from handrail.fleet.tasks import resume
     from handrail.fleet.tasks.results_file import ResultsFile
 
     tasks = _tasks(args, digest)
     results = ResultsFile(_results_path(args))
     try:
-        remaining.check(tasks.tasks, results.known, results.journal.begun)
+        resume.check(tasks.tasks, results.known, results.journal.begun)
         retried = {"failed"} if args.retry_failed else set()
         retried |= {"lost"} if args.retry_lost else set()
         known = results.known

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.executor.base import OutputEvent, OutputKind
+from handrail.filesystem.content import write_at
 
 #: More than a piece of output takes in the file beside its bytes.
 _PIECE_BYTES = 64
@@ -98,13 +99,6 @@ class OutputSpill:
             events.append(OutputEvent(kinds[stderr], data[at : at + size], seq, omitted))
             at += size
         return batch.first, events
-
-
-def write_at(fd: int, data: memoryview, at: int) -> None:
-    """Write all of it at a position of a file; raises OSError."""
-    while data:
-        written = os.pwrite(fd, data, at)
-        data, at = data[written:], at + written
 
 
 def unlinked_file() -> int:

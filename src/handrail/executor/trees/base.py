@@ -54,9 +54,7 @@ async def pages(trees: Trees, root: str, exclude: Sequence[str] = ()) -> AsyncIt
         after = page.entries[-1].path
 
 
-async def names_pages(
-    trees: Trees, root: str, exclude: Sequence[str] = ()
-) -> AsyncIterator[NamesPage]:
+async def names_pages(trees: Trees, root: str, exclude: Sequence[str]) -> AsyncIterator[NamesPage]:
     """All pages of the names below a directory, a call for each."""
     after = None
     while True:

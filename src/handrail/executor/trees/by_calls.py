@@ -52,7 +52,7 @@ _Known = dict[bytes, tuple[bytes, int, int, bytes]]
 class TreesByCalls(Trees):
     """``Trees`` on the single calls of ``Files``."""
 
-    def __init__(self, files: Files, command: Command | None = None) -> None:
+    def __init__(self, files: Files, command: Command | None) -> None:
         self._files = files
         self._command = command
         self._reading = asyncio.Lock()

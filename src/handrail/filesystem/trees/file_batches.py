@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from handrail.errors import FilesError
 from handrail.filesystem import names, syscalls
+from handrail.filesystem.content import write_all
 from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.stage_names import fresh
@@ -157,10 +158,7 @@ def _write_new(here: int, rows: list[_Row], failed: dict[int, OSError]) -> None:
         try:
             fd = os.open(name, _NEW | os.O_WRONLY, mode, dir_fd=here)
             try:
-                if data:
-                    written = os.write(fd, data)
-                    if written < len(data):
-                        _write(fd, data[written:])
+                write_all(fd, data)
                 given = modes.get(mode)
                 if given is None:  # the umask or an ACL may keep bits back, from all alike
                     given = modes[mode] = os.fstat(fd).st_mode & 0o7777 == mode
@@ -196,10 +194,7 @@ def _linked(fds: DirectoryFds, here: int, row: _Row) -> bool:
             return False
         raise
     try:
-        if data:
-            written = os.write(fd, data)
-            if written < len(data):
-                _write(fd, data[written:])
+        write_all(fd, data)
         if not fds.gives_mode(here, mode, fd):
             os.fchmod(fd, mode)
         os.utime(fd, ns=(when, when))
@@ -223,7 +218,7 @@ def _renamed(here: int, row: _Row) -> None:
         fd = os.open(stage, _NEW | os.O_WRONLY, 0o600, dir_fd=here)
         try:
             try:
-                _write(fd, data)
+                write_all(fd, data)
                 dress(fd, mode, when)
             finally:
                 os.close(fd)
@@ -246,11 +241,6 @@ def _replaced(here: int, row: _Row) -> None:
     finally:
         replacement.discard()
     set_time(name, here, when)
-
-
-def _write(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def dress(fd: int, mode: int, modified_ns: int) -> None:

@@ -59,7 +59,6 @@ class TreeWatch:
 
     def __init__(self, path: NativePath, *, recursive: bool = True) -> None:
         raw = native(path)
-        self._raw = raw
         self._recursive = recursive
         self._queue = -1
         #: Name of the one file that matters; None: a directory is watched.

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from handrail.errors import FilesError
 from handrail.filesystem import names
+from handrail.filesystem.content import write_at
 from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import open_no_follow
 from handrail.filesystem.stage_names import fresh, remove_abandoned
@@ -112,11 +113,7 @@ def _part(fds: DirectoryFds, change: Change, data: memoryview) -> None:
     fd = os.open(stage, flags, 0o600, dir_fd=here)
     try:
         _check_stage(fd)
-        offset = change.offset
-        while data:
-            written = os.pwrite(fd, data, offset)
-            offset += written
-            data = data[written:]
+        write_at(fd, data, change.offset)
     finally:
         os.close(fd)
 

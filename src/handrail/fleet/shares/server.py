@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 
 from handrail import own_code, private_files
 from handrail.fleet.errors import FleetError
+from handrail.keeper.proc_children import stat_fields
 
 #: How long a server may take until it listens, and to end in order.
 _START_SECONDS = 30.0
@@ -357,11 +358,10 @@ def sweep(directory: str, own: str, seconds: float) -> None:
 def start_of(pid: int) -> int:
     """When a process was started, in the kernel's ticks; 0: there is none, or it is a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        state, _, rest = stat_fields(pid)
     except OSError:
         return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    return 0 if state in (b"Z", b"X") else int(rest.split()[17])
 
 
 def _free_port(address: str) -> int:

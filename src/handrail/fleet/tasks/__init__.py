@@ -3,7 +3,7 @@
     task_file      the tasks, their digests and commands
     results_file   one line for each task that has ended; locked, cut lines dropped
     journal        which tasks have begun, and where: written before they do
-    remaining      what is left to do of a file: skip, run, adopt or lost; pure
+    resume         what a resumed run does with each task: skip, run, adopt or lost; pure
     one_task       a task in its workspace: start, wait, record
     runner         all of it on a fleet
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from handrail.errors import UsageError
+from handrail.filesystem.content import write_all
 from handrail.futures import retrieve_exception
 
 
@@ -84,7 +85,7 @@ class DurableLines:
             with open(self.path, "rb") as file:
                 for line in file:
                     if wanted(json.loads(line)):
-                        _write_all(descriptor, line)
+                        write_all(descriptor, line)
                         size += len(line)
             os.fdatasync(descriptor)
             os.rename(aside, self.path)
@@ -131,7 +132,7 @@ class DurableLines:
     def _append(self, data: bytes) -> None:
         with self._busy:
             try:
-                _write_all(self._descriptor, data)
+                write_all(self._descriptor, data)
                 os.fdatasync(self._descriptor)
             except OSError as error:
                 if self._descriptor >= 0:  # no line that is cut in the middle
@@ -161,9 +162,3 @@ def _line(value: dict[str, Any]) -> bytes:
         return json.dumps(value, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # a lone surrogate of an id, which JSON can escape
         return json.dumps(value).encode() + b"\n"
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

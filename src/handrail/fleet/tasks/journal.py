@@ -3,7 +3,7 @@
 Lines, in order: ``run`` (its id: those before belong to a file of results that was removed),
 ``owner`` of each driver that worked on it, ``begin`` of a task (before its command starts), and
 ``again``: tasks that may begin anew, because nothing of them was started or their result was
-dropped.  What is done with each when a run is resumed is decided in ``remaining.py``.
+dropped.  What is done with each when a run is resumed is decided in ``resume.py``.
 """
 
 from __future__ import annotations

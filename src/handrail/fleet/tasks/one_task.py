@@ -170,7 +170,7 @@ def record(
 
 
 def record_without_exit(
-    task: Task, state: str, error: object, *, node: str | None = None, attempts: int = 1
+    task: Task, state: str, error: object, *, node: str | None, attempts: int
 ) -> dict[str, Any]:
     """The line of a task that is lost, or whose command could not be started (failed)."""
     return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from handrail.errors import ExecutorTransportFailed, HandrailError
 from handrail.fleet.errors import FleetError, NodeUnreachable, WorkspaceGone
 from handrail.fleet.lost_tasks import runs_again
-from handrail.fleet.tasks import one_task, remaining
+from handrail.fleet.tasks import one_task, resume
 from handrail.units import counted
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ class Counts:
     skipped: int = 0
     adopted: int = 0
     running: int = 0
-
-    @property
-    def done(self) -> int:
-        """Tasks that have a result."""
-        return self.ok + self.failed + self.lost
 
     def add(self, state: str) -> None:
         """Count a result."""
@@ -136,12 +131,12 @@ class Runner:
 
     # --- what is left ---------------------------------------------------------------------
 
-    async def _plan(self) -> remaining.Plan:
+    async def _plan(self) -> resume.Plan:
         journal = self._journal
         left = journal.begun.keys() - self._results.known.keys()
         wanted = {journal.begun[id_].workspaces[-1] for id_ in left}
         found = await self._found(wanted) if journal.owners else set()
-        planned = remaining.make(self._tasks.tasks, self._results.known, journal.begun, found)
+        planned = resume.plan(self._tasks.tasks, self._results.known, journal.begun, found)
         if journal.owners:
             await self._sweep({workspace for _, workspace in planned.adopt})
         return planned

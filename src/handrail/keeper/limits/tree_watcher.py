@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from handrail.keeper import tree
+from handrail.keeper.proc_children import stat_fields
 
 #: Milliseconds between two looks.
 PAUSE = 50
@@ -69,7 +69,7 @@ def _exceeded(pids: Iterable[int], limits: dict[bytes, int]) -> bytes | None:
     threads = 0
     for pid in pids:
         try:
-            state, _, rest = tree.stat(pid)
+            state, _, rest = stat_fields(pid)
         except OSError:
             continue  # ended meanwhile
         if state not in (b"Z", b"X"):

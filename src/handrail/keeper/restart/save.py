@@ -110,16 +110,13 @@ def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) ->
     waiting_children.end_all(keeper.children)
     try:
         keeper.links.make_all()
+        lines, fds = _table(keeper, answer)
+        state = memory_file.of("handrail-keeper", b"\n".join(lines), inheritable=True)
     except OSError as error:
-        return f"the new keeper cannot be given what the servers wait for: {error.strerror}"
-    lines, fds = _table(keeper, answer)
-    state = memory_file.create("handrail-keeper", inheritable=True)
+        return f"the new keeper cannot be given the state of this one: {error.strerror}"
     # What comes meanwhile waits until the new program looks: none is lost, and none kills.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
     try:
-        view = memoryview(b"\n".join(lines))
-        while view:
-            view = view[os.write(state, view) :]
         for fd in fds:
             os.set_inheritable(fd, True)
         os.execv(python, [python, b"-s", b"-P", b"-S", program, b"--state", b"%d" % state])

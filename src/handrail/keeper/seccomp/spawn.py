@@ -163,17 +163,22 @@ def prelude_of(code: bytes, number: int, doors: int = 0) -> int:
 
 def _file(program: bytes, above: int) -> int:
     """A new fd of the program, above all fds that a child is given."""
-    made = executable("handrail-prelude")
+    made = executable("handrail-prelude", program)
     try:
-        os.write(made, program)
         return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, above + 1)
     finally:
         os.close(made)
 
 
-def executable(name: str, flags: int = 0) -> int:
-    """An empty file in memory that can be executed; raises OSError."""
+def executable(name: str, program: bytes, flags: int = 0) -> int:
+    """A file in memory with this program, which can be executed; raises OSError."""
     try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_EXEC | flags)
+        made = os.memfd_create(name, os.MFD_CLOEXEC | _MFD_EXEC | flags)
     except OSError:  # a kernel that does not know the flag
-        return os.memfd_create(name, os.MFD_CLOEXEC | flags)
+        made = os.memfd_create(name, os.MFD_CLOEXEC | flags)
+    try:
+        os.write(made, program)
+    except BaseException:
+        os.close(made)
+        raise
+    return made

@@ -17,6 +17,7 @@ import sys
 import time
 
 from handrail.keeper import messages
+from handrail.keeper.proc_children import stat_fields
 
 #: How long a holder may take to say that it is alive.
 ANSWER_SECONDS = 3.0
@@ -65,11 +66,9 @@ class Holder:
     def stopped(self) -> bool:
         """Whether a signal or a debugger holds it: it would continue to read afterwards."""
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                stat = file.read()
+            return stat_fields(self.pid)[0] in (b"T", b"t") and not self.ended
         except OSError:
             return False
-        return stat[stat.rindex(b")") + 2 :][:1] in (b"T", b"t") and not self.ended
 
     def fence(self, patience: float) -> bool:
         """Wait a little, then kill it; returns whether it is gone."""

@@ -74,9 +74,8 @@ def _start(line: int, network: int, kinds: Sequence[str]) -> int:
 
 def _stub(kinds: tuple[str, ...]) -> int:
     """A descriptor of the program as a file in memory."""
-    fd = seccomp_spawn.executable("handrail-sockets")
+    fd = seccomp_spawn.executable("handrail-sockets", _program(kinds))
     try:
-        os.write(fd, _program(kinds))
         return _high(fd)
     finally:
         os.close(fd)

@@ -72,7 +72,7 @@ class Questions:
         tell: Callable[[Question], None],
         withdrawn: Callable[[Question, str], None],
         waited: Callable[[float], None],
-        first: int = 1,
+        first: int,
     ) -> None:
         self._loop = loop
         self._tell = tell

@@ -116,7 +116,7 @@ class Foreground:
         with _tagged(self.tag):
             self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
 
-    def start_sandboxed(self, command: Sandboxed, copies: StreamCopies | None = None) -> None:
+    def start_sandboxed(self, command: Sandboxed, copies: StreamCopies | None) -> None:
         """Start a sandboxed command from the root directory; raises OSError."""
         self._inside = command.running
         self._copies = copies
@@ -334,8 +334,8 @@ def start_passing(
     passed: tuple[tuple[int, int], ...],
     tag: int,
     *,
-    no_input: bool = False,
-    terminal: PtyRelay | None = None,
+    no_input: bool,
+    terminal: PtyRelay | None,
 ) -> tuple[int, int]:
     """Start a program in a session of its own; returns its pid, and its listener or -1.
 

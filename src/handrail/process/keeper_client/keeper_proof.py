@@ -23,7 +23,7 @@ SECONDS = 4.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None = SECONDS) -> str | None:
+def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None) -> str | None:
     """Why the other end must not be used; None if it may be.
 
     ``seconds``: for each answer, None for any time.  Raises TimeoutError.

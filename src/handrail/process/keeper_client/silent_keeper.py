@@ -13,6 +13,8 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from handrail.keeper.proc_children import stat_fields
+
 log = logging.getLogger(__name__)
 
 #: How long a keeper may take before a server says that it waits.
@@ -131,9 +133,7 @@ def _state(pid: int) -> str:
     if not pid:
         return ""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
+        state = stat_fields(pid)[0].decode()
     except OSError:
         return ""
-    state = stat[stat.rindex(b")") + 2 :][:1].decode()
     return "" if state in "ZX" else state

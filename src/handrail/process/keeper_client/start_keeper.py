@@ -204,10 +204,8 @@ def start_keeper(
 
 def _in_memory(text: bytes) -> int:
     """An fd of the program text in memory, above the keeper's fds."""
-    made = memory_file.create("handrail-secret")
+    made = memory_file.of("handrail-secret", text)
     try:
-        os.write(made, text)
-        os.lseek(made, 0, os.SEEK_SET)
         return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 16)
     finally:
         os.close(made)

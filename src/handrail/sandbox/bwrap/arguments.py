@@ -123,12 +123,12 @@ def sandbox_arguments(
     cwd: bytes,
     *,
     network: bool,
-    lasting: bool = False,
-    resolver: tuple[bytes, bytes] | None = None,
-    ready: bool = True,
-    arg0: bytes | None = None,
-    sync: bool = False,
-    mounter: bool = False,
+    lasting: bool,
+    resolver: tuple[bytes, bytes] | None,
+    ready: bool,
+    arg0: bytes | None,
+    sync: bool,
+    mounter: bool,
 ) -> list[bytes]:
     """All that bwrap is told of a sandbox, in order; the command comes after it.
 

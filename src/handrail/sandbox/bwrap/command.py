@@ -10,6 +10,7 @@ import _socket  # socket itself takes a while to import
 import os
 import stat
 
+from handrail import memory_file
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.arguments import (
@@ -31,7 +32,7 @@ from handrail.sandbox.bwrap.arguments import (
     template_arguments,
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox, others_at_work
-from handrail.sandbox.bwrap.instances import Instances, memory
+from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.plan.plan import Plan
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
@@ -41,7 +42,7 @@ from handrail.start_errors import SandboxUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from handrail.sandbox.loopback import Joining
     from handrail.sandbox.sandboxed_command import AnyCommand
@@ -51,6 +52,24 @@ if TYPE_CHECKING:
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
 _RESOLV_CONF = b"/etc/resolv.conf"
+
+
+class PassedFds:
+    """The fds of a command by their numbers in it, and which are closed once it has its copies."""
+
+    def __init__(self, passed: Iterable[tuple[int, int]] = ()) -> None:
+        self.passed = list(passed)
+        self.closing: list[int] = []
+
+    def give(self, number: int, fd: int) -> None:
+        """Pass an fd that is closed then."""
+        self.closing.append(fd)
+        self.passed.append((number, fd))
+
+    def close(self) -> None:
+        """Close those: no command is started."""
+        for fd in self.closing:
+            os.close(fd)
 
 
 def wrap(
@@ -114,32 +133,29 @@ def wrap(
         # The terminal becomes the command's own, in a session of its own.
         argv = (_setsid(), b"-c", *argv)
     lease = plan.registry.acquire(plan.masks) if plan.masks and stub < 0 else None
-    closing: list[int] = []
-    passed = list(plan.passed)
+    fds = PassedFds(plan.passed)
     if stub >= 0 and plan.masks:
         # What bwrap does not read would be the command's.
         covered = {mask.path for mask in plan.masks}
         steps = [step for step in plan.steps if isinstance(step, EmptyFile)]
         unread = {step.number for step in steps if step.path in covered}
-        passed = [(number, fd) for number, fd in passed if number not in unread]
+        fds.passed = [(number, fd) for number, fd in plan.passed if number not in unread]
     try:
         if lease is not None:
-            passed.append((SYNC_FD, lease.fd))
+            fds.passed.append((SYNC_FD, lease.fd))
         if resolver is not None:
             if joining is None:
-                closing.append(upkeep.filter("resolver", False))
+                fd = upkeep.filter("resolver", False)
             else:
-                closing.append(memory(resolver_text(joining.address)))
-            passed.append((int(resolver[0]), closing[-1]))
-        closing.append(upkeep.filter("refuse", unix_sockets))
-        passed.append((SECCOMP_FD, closing[-1]))
+                fd = memory_file.of("handrail-sandbox", resolver_text(joining.address))
+            fds.give(int(resolver[0]), fd)
+        fds.give(SECCOMP_FD, upkeep.filter("refuse", unix_sockets))
         if (unix_sockets or watcher is not None) and stub < 0:
-            closing.append(upkeep.filter("announce", watcher is not None))
-            passed.append((seccomp_spawn.PROGRAM, closing[-1]))
+            fds.give(seccomp_spawn.PROGRAM, upkeep.filter("announce", watcher is not None))
         if stub >= 0:
-            passed.append((STUB_FD, stub))
-        closing.append(memory(b"\0".join(arguments) + b"\0"))
-        passed.append((ARGS_FD, closing[-1]))
+            fds.passed.append((STUB_FD, stub))
+        text = b"\0".join(arguments) + b"\0"
+        fds.give(ARGS_FD, memory_file.of("handrail-sandbox", text))
         program: tuple[bytes, ...] = (os.fsencode(bwrap.path),)
         if plan.beforehand:
             from handrail.sandbox.bwrap import mounter, premount  # few have that many
@@ -152,26 +168,23 @@ def wrap(
             else:
                 text = plan.beforehand + premount.request(places)
                 before = premount.words(BEFORE_FD, lasting=lasting)
-            closing.append(memory(text))
-            passed.append((BEFORE_FD, closing[-1]))
+            fds.give(BEFORE_FD, memory_file.of("handrail-sandbox", text))
             program = (*before, *program)
         elif bwrap.apart and _needs_own_mounts(plan) and joining is None:
-            closing.append(upkeep.filter("apart", True))
-            passed.append((APART_FD, closing[-1]))
+            fds.give(APART_FD, upkeep.filter("apart", True))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         if joining is not None:
             apart = bwrap.apart and not plan.beforehand and _needs_own_mounts(plan)
-            program = (*joined(joining, upkeep, closing, passed, apart=apart), *program)
+            program = (*joined(joining, upkeep, fds, apart=apart), *program)
         with upkeep.lock:
             if beside:
                 for number, fd in mounter.lines():
-                    closing.append(fd)
-                    passed.append((number, fd))
-            info, ready = lines(closing, passed, held=guarded)
+                    fds.give(number, fd)
+            info, ready = lines(fds, held=guarded)
             # Without sockets: the file helper, or a command that is as harmless.
             running = RunningSandbox(
                 info,
-                tuple(closing),
+                tuple(fds.closing),
                 lease,
                 tty,
                 ready,
@@ -180,13 +193,12 @@ def wrap(
                 trusted=not plan.profile.sockets or stub >= 0,
             )
     except BaseException:
-        for fd in closing:
-            os.close(fd)
+        fds.close()
         if lease is not None:
             lease.release()
         raise
     words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *argv)
-    made = SandboxedCommand(words, b"/", _ENV, tuple(passed), BUBBLEWRAP, running)
+    made = SandboxedCommand(words, b"/", _ENV, tuple(fds.passed), BUBBLEWRAP, running)
     return made if joining is None else made._replace(joining=joining)
 
 
@@ -198,23 +210,16 @@ def _mounter(bwrap: Bubblewrap) -> bool:
 
 
 def joined(
-    joining: Joining,
-    upkeep: Instances,
-    closing: list[int],
-    passed: list[tuple[int, int]],
-    *,
-    apart: bool,
+    joining: Joining, upkeep: Instances, fds: PassedFds, *, apart: bool
 ) -> tuple[bytes, ...]:
     """The words before bwrap's that have it run in a network which is there already."""
-    closing.append(joining.network.copied())  # its owner may close its own meanwhile
-    passed.append((NETWORK_FD, closing[-1]))
+    fds.give(NETWORK_FD, joining.network.copied())  # its owner may close its own meanwhile
     if not seccomp_spawn.startable():
         from handrail.sandbox import loopback  # machines for which we have no stubs
 
         how = b"user" if joining.user else b"alone"
         return (*loopback.program_words(), b"join", b"%d" % NETWORK_FD, how)
-    closing.append(upkeep.filter("join user" if joining.user else "join", apart))
-    passed.append((JOIN_FD, closing[-1]))
+    fds.give(JOIN_FD, upkeep.filter("join user" if joining.user else "join", apart))
     return (b"/proc/self/fd/%d" % JOIN_FD,)
 
 
@@ -278,20 +283,16 @@ def seen(*, held: bool = False) -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def lines(
-    closing: list[int], passed: list[tuple[int, int]], *, held: bool = False
-) -> tuple[int, int]:
+def lines(fds: PassedFds, *, held: bool = False) -> tuple[int, int]:
     """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
     ready, theirs = seen(held=held)
-    closing.append(theirs)
-    passed.append((READY_FD, theirs))
+    fds.give(READY_FD, theirs)
     try:
         info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         os.close(ready)
         raise
-    closing.append(said)
-    passed.append((INFO_FD, said))
+    fds.give(INFO_FD, said)
     return info, ready
 
 

@@ -41,7 +41,9 @@ class Instances:
         """Open a program at its beginning: each reader needs a file position of its own."""
         fd = self._filters.get((what, option))
         if fd is None:
-            fd = self._filters[what, option] = memory(_text(what, option))
+            fd = self._filters[what, option] = memory_file.of(
+                "handrail-sandbox", _text(what, option)
+            )
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     async def see_out(self, loop: AbstractEventLoop, seconds: float) -> None:
@@ -102,17 +104,3 @@ def _filter(what: str, machine: str, option: bool) -> bytes:
     if what == "refuse":
         return seccomp_filter.program(machine, unix_sockets=option)
     return seccomp_filter.announcing(machine, watch=option)
-
-
-def memory(text: bytes) -> int:
-    """Make an fd from which this text is read."""
-    fd = memory_file.create("handrail-sandbox")
-    try:
-        view = memoryview(text)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

@@ -66,10 +66,9 @@ def possible() -> bool:
 
 def runs(text: bytes, argv: tuple[bytes, ...], more: Iterable[tuple[int, int]] = ()) -> bool:
     """Whether a program that has a text in an fd runs; fds that it has besides are closed."""
-    given = memory_file.create("handrail-probe")
+    given = memory_file.of("handrail-probe", text)
     more = list(more)
     try:
-        os.write(given, text)
         passed = [(BEFORE_FD, given), *more]
         # Beyond all numbers, so that none is overwritten before it is copied.
         apart = [(wanted, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64)) for wanted, fd in passed]

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-from handrail import own_code
+from handrail import memory_file, own_code
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox.bwrap.instances import memory
 from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan import mount_aliases
@@ -131,7 +130,7 @@ def wrap(
     asked = program.request(
         rules, abi, filters, command.argv, command.cwd, env, command.arg0, lasting=lasting
     )
-    fd = memory(asked)
+    fd = memory_file.of("handrail-sandbox", asked)
     argv = (sys.executable, "-I", "-S", "-B", program.__file__, str(_REQUEST_FD))
     return SandboxedCommand(
         tuple(map(os.fsencode, argv)),

@@ -136,11 +136,8 @@ class _Program:
         except OSError:
             pass  # there are many already
         try:
-            files.append(seccomp_spawn.executable("handrail-reader"))
-            os.write(files[1], program)
-            files.append(memory_file.create("handrail-paths"))
-            os.write(files[2], asked)
-            os.lseek(files[2], 0, os.SEEK_SET)
+            files.append(seccomp_spawn.executable("handrail-reader", program))
+            files.append(memory_file.of("handrail-paths", asked))
             for fd in files[:3]:
                 # Beyond both numbers, so that none is overwritten before it is copied.
                 files.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 8))

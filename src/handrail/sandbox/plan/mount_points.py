@@ -274,7 +274,7 @@ def line_of(path: bytes, identity: Identity) -> bytes:
     return b"%d %d %b" % (*identity, path)
 
 
-def read_lines(lines: Lines, held: Collection[bytes] = ()) -> Iterable[Made]:
+def read_lines(lines: Lines, held: Collection[bytes]) -> Iterable[Made]:
     """What was recorded and is not held; what was expected, too, if it may have been made."""
     made: set[bytes] = set()
     for line in sorted(lines, reverse=True):  # the expected ones last

@@ -58,8 +58,8 @@ class Mounts:
         places: Places,
         masks: Mapping[bytes, Placeholder],
         fresh_proc: bool,
-        careful: bool = False,
-        own: Mapping[bytes, Opened] | None = None,
+        careful: bool,
+        own: Mapping[bytes, Opened] | None,
     ) -> None:
         """``own``: what is mounted where the host has something else (``private_tmp``)."""
         self._own = own or {}

@@ -29,7 +29,7 @@ import sys
 from collections.abc import Iterable
 
 from handrail.filesystem import syscalls
-from handrail.keeper.proc_children import descendants_of, pid_namespace
+from handrail.keeper.proc_children import descendants_of, pid_namespace, stat_fields
 from handrail.sandbox.syscalls import notify
 from handrail.sandbox.syscalls.server_ports import is_ours
 from handrail.sandbox.syscalls.unix_socket_inode import is_bound_to
@@ -211,8 +211,7 @@ def _family_of(pid: int) -> list[int]:
     """All processes in the same sandbox as this one."""
     first, namespace = pid, pid_namespace(pid)
     while namespace:
-        with open(f"/proc/{first}/stat", "rb") as file:
-            parent = int(file.read().rpartition(b")")[2].split()[1])
+        parent = int(stat_fields(first)[1])
         if pid_namespace(parent) != namespace:
             break
         first = parent

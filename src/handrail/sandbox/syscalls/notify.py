@@ -43,7 +43,7 @@ class Notification(NamedTuple):
 SIZE = _NOTICE.size
 
 
-def from_raw(raw: bytes | mmap.mmap, at: int = 0) -> Notification:
+def from_raw(raw: bytes | mmap.mmap, at: int) -> Notification:
     """Parse a notification as the kernel writes it."""
     number, pid, _, call, _, _, *arguments = _NOTICE.unpack_from(raw, at)
     return Notification(number, pid, call, tuple(arguments))

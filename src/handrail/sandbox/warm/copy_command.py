@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap.arguments import (
     COPY_FD,
     NAMESPACE_FD,
     SYNC_FD,
 )
-from handrail.sandbox.bwrap.command import joined, lines
+from handrail.sandbox.bwrap.command import PassedFds, joined, lines
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, SandboxedCommand
 
@@ -35,30 +33,29 @@ def copied(
     ``waits``: no command is there yet, and missing names are made when it comes; else they are made
     now.  Raises Refused, or Stale when the plan has to be made anew.
     """
-    plan, closing = template.plan, list[int]()
-    lease = None
+    plan, lease = template.plan, None
     if plan.masks:
         lease = plan.registry.prepare() if waits else plan.registry.acquire(plan.masks)
+    fds = PassedFds()
     try:
         # Another program joins a shared network before, under the filter.
         announces = template.connects and joining is None
         program = template.program(terminal=tty, lasting=lasting, waits=waits, announces=announces)
-        passed = [(NAMESPACE_FD, template.namespace), (COPY_FD, program)]
+        fds.passed = [(NAMESPACE_FD, template.namespace), (COPY_FD, program)]
         if announces:
-            passed.append((seccomp_spawn.ITSELF, program))
+            fds.passed.append((seccomp_spawn.ITSELF, program))
         elif template.connects:
-            closing.append(upkeep.filter("announce", False))
-            passed.append((seccomp_spawn.PROGRAM, closing[-1]))
+            fds.give(seccomp_spawn.PROGRAM, upkeep.filter("announce", False))
         if lease is not None:
-            passed.append((SYNC_FD, lease.fd))
+            fds.passed.append((SYNC_FD, lease.fd))
         words: tuple[bytes, ...] = (b"/proc/self/fd/%d" % COPY_FD,)
         if joining is not None:
-            words = (*joined(joining, upkeep, closing, passed, apart=False), *words)
+            words = (*joined(joining, upkeep, fds, apart=False), *words)
         with upkeep.lock:
-            info, ready = lines(closing, passed)
+            info, ready = lines(fds)
             running = RunningSandbox(
                 info,
-                tuple(closing),
+                tuple(fds.closing),
                 lease,
                 tty,
                 ready,
@@ -69,10 +66,9 @@ def copied(
                 covering=waits and lease is not None,
             )
     except BaseException:
-        for fd in closing:
-            os.close(fd)
+        fds.close()
         if lease is not None:
             lease.release()
         raise
-    made = SandboxedCommand(words, b"/", {}, tuple(passed), BUBBLEWRAP, running)
+    made = SandboxedCommand(words, b"/", {}, tuple(fds.passed), BUBBLEWRAP, running)
     return made if joining is None else made._replace(joining=joining)

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
 from functools import partial
 
 from handrail.errors import SandboxUnavailable
@@ -197,23 +196,19 @@ class WarmSandboxes:
         spawned: Spawned | None,
         covers: list[int],
     ) -> SandboxedCommand:
-        env, discard = environment(command, plan), self._discarding(spawned)
+        env = environment(command, plan)
+        discard = None if spawned is None else partial(self._discard, spawned)
         waiting = Waiting(command.argv, command.cwd, env, LINE_FD, spawned, discard, covers)
         passed = made.passed if spawned is None else ()
         return made._replace(waiting=waiting, passed=passed)
 
-    def _discarding(self, spawned: Spawned | None) -> Callable[[], None] | None:
-        if spawned is None:
-            return None
-
-        def discard() -> None:
-            for fd in (*spawned.fds, spawned.pidfd, spawned.listener):
-                if fd >= 0:
-                    os.close(fd)
-            if self.launcher.link.alive:
-                self.launcher.discard(spawned.child, running=True)
-
-        return discard
+    def _discard(self, spawned: Spawned) -> None:
+        """End a child that is not used, and close its fds."""
+        for fd in (*spawned.fds, spawned.pidfd, spawned.listener):
+            if fd >= 0:
+                os.close(fd)
+        if self.launcher.link.alive:
+            self.launcher.discard(spawned.child, running=True)
 
     def _making(self, plan: Plan, joining: Joining | None) -> Making:
         return Making(plan, self._bwrap, self._upkeep, joining, self._stub())
@@ -435,11 +430,7 @@ class WarmSandboxes:
         self.launcher.watch(begun.spawned.child, lambda *_: self._exited(one))
 
     def _drop(self, spawned: Spawned, spec: ProcessSpec) -> None:
-        for fd in (*spawned.fds, spawned.pidfd, spawned.listener):
-            if fd >= 0:
-                os.close(fd)
-        if self.launcher.link.alive:
-            self.launcher.discard(spawned.child, running=True)
+        self._discard(spawned)
         settle(spec, self._loop)
 
     def _exited(self, one: WaitingSandbox) -> None:

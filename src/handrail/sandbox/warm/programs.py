@@ -30,9 +30,8 @@ def copier(copy: Copy) -> int:
 
 def sealed(name: str, text: bytes) -> int:
     """A program that no process can change."""
-    fd = seccomp_spawn.executable(name, os.MFD_ALLOW_SEALING)
+    fd = seccomp_spawn.executable(name, text, os.MFD_ALLOW_SEALING)
     try:
-        os.write(fd, text)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(fd)

@@ -52,8 +52,8 @@ class HttpAdmission:
         metrics_text: Callable[[Principal], bytes],
         new_receiver: Callable[[Principal], Receiver],
         bound_host: str,
-        allowed_origins: Iterable[str] = (),
-        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str],
+        allowed_hosts: Iterable[str],
     ) -> None:
         self._routes = HttpRoutes(authenticator, metrics_text, new_receiver)
         self._bound = _address(bound_host.strip("[]"))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError, RpcError
 from handrail.filesystem import regular_file, walk
-from handrail.filesystem.errors import native, os_errors, os_text
+from handrail.filesystem.errors import native, os_errors, os_text, utf8_text
 from handrail.filesystem.pool import DEADLINE
 from handrail.protocol import codec, path_uri
 from handrail.protocol.capability import (
@@ -32,7 +32,6 @@ from handrail.protocol.capability import (
     SkillFiles,
 )
 from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
-from handrail.server import utf8_files
 from handrail.server.raw_results import Parts
 
 if TYPE_CHECKING:
@@ -156,11 +155,12 @@ class Bundle:
             return None
         try:
             data = regular_file.read_file(path, limit=FILE_LIMIT)
-            contents = utf8_files.decode(data)
         except FilesError as error:
             self.warnings.append(f"failed to read capability file {uri}: {error}")
             return None
-        except utf8_files.NotText as error:
+        try:
+            contents = utf8_text(data)
+        except FilesError as error:
             self.warnings.append(f"capability file {uri} is not UTF-8: {error}")
             return None
         if self.used + len(data) > self._limit:

@@ -21,10 +21,9 @@ from handrail.protocol.process import (
     SignalParams,
     TerminateParams,
     TerminateResult,
-    UsageShape,
 )
 from handrail.server.methods import process_lookup
-from handrail.server.notifier import exit_shape, usage_shape
+from handrail.server.notifier import exit_shape, shape_of, usage_shape
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -101,13 +100,7 @@ async def _add_usage(conn: Connection, rows: list[ProcessInfo]) -> None:
         for row in rows:
             row.usage = ended.get(row.process_id)
             if row.pid is not None:
-                used = usage_now(row.pid, max(0, int(now - row.started_at_ms)))
-                row.usage = UsageShape(
-                    wall_ms=used.wall_ms,
-                    user_ms=used.user_ms,
-                    system_ms=used.system_ms,
-                    max_rss_bytes=used.max_rss_bytes,
-                )
+                row.usage = shape_of(usage_now(row.pid, max(0, int(now - row.started_at_ms))))
 
     await asyncio.to_thread(look)
 

@@ -371,7 +371,7 @@ def read_text(place: str, name: str) -> str:
         os.close(directory)
 
 
-def _first_free(base: str, but: Collection[str] = ()) -> StateDir:
+def _first_free(base: str, but: Collection[str]) -> StateDir:
     unusable = None
     for number in range(_MOST_SERVERS):
         if (place := os.path.join(base, str(number))) in but:

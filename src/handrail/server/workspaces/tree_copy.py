@@ -27,7 +27,7 @@ class Stopped(Exception):
 class TreeCopy:
     """Copies trees that no other process changes."""
 
-    def __init__(self, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
         self._reflinks = True
 

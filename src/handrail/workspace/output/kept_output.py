@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-from handrail.executor.output.spill import unlinked_file, write_at
+from handrail.executor.output.spill import unlinked_file
+from handrail.filesystem.content import write_at
 from handrail.secret_masks import Secrets
 
 #: What is kept in memory; beyond it all of it is in the file.
@@ -29,12 +30,11 @@ class KeptOutput:
 
     __slots__ = (
         *("_fd", "_head", "_head_cap", "_margin", "_spills", "_tail", "_tail_cap", "_tailed"),
-        *("begins_cut", "limit", "missed"),
+        *("begins_cut", "missed"),
     )
 
     def __init__(self, limit: int | None, secrets: Secrets | None = None) -> None:
         """``secrets``: those that ``shown`` is to mask."""
-        self.limit = limit
         #: Bytes that were lost on their way here.
         self.missed = 0
         #: Whether bytes are missing before the first one.
@@ -206,7 +206,7 @@ class _Region:
                 self._memory += bytes(missing)
             self._memory[at : at + len(data)] = data
             return
-        write_at(self._fd, memoryview(data), self._base + at)
+        write_at(self._fd, data, self._base + at)
 
     def store(self, fd: int, base: int) -> None:
         """Write it into a file; raises OSError."""

@@ -1,4 +1,4 @@
-"""Copy the content of one open file into another, within the kernel if possible."""
+"""The content of open files: written whole, or copied from one into another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ NOT_SUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV, errn
 
 _STEP = 64 * 1024 * 1024
 _PUMP = 256 * 1024
+
+
+def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of it at the position of a file; raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def write_at(fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+    """Write all of it at another position of a file; raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
 
 
 def copy_content(source: int, destination: int) -> None:
@@ -39,7 +54,5 @@ def _by_sendfile(source: int, destination: int) -> int:
 
 def _by_hand(source: int, destination: int) -> int:
     data = os.read(source, _PUMP)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(destination, view) :]
+    write_all(destination, data)
     return len(data)

@@ -1,4 +1,4 @@
-"""What is left to do of a file of tasks, from its results, its journal and the fleet.  Pure."""
+"""What a resumed run does with each task, by its results, its journal and the fleet.  Pure."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def check(tasks: Iterable[Task], known: Mapping[str, Known], begun: Mapping[str,
             )
 
 
-def make(
+def plan(
     tasks: Iterable[Task],
     known: Mapping[str, Known],
     begun: Mapping[str, Begun],
     found: Collection[str],
 ) -> Plan:
     """The plan; ``found`` has the ids of workspaces that are still there."""
-    plan = Plan()
+    made = Plan()
     for task in tasks:
         before = begun.get(task.id)
         if task.id in known:
-            plan.skip.append(task)
+            made.skip.append(task)
         elif before is None:
-            plan.run.append(task)
+            made.run.append(task)
         elif before.workspaces[-1][1] in found:
-            plan.adopt.append((task, before.workspaces[-1][1]))
+            made.adopt.append((task, before.workspaces[-1][1]))
         elif task.idempotent:
-            plan.run.append(task)
+            made.run.append(task)
         else:
-            plan.lost.append(task)
-    return plan
+            made.lost.append(task)
+    return made
