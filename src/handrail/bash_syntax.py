@@ -3,11 +3,10 @@
 tree-sitter and its grammar are imported at the first script.  The grammar's scanner passes code
 points to C's ``isalnum`` family, which knows 384 of them: ``{`` before a character beyond ends the
 whole process with SIGSEGV (tree-sitter-bash 0.25.1, found by fuzzing), and which of the others are
-letters depends on the libc, while a name has only ASCII letters in bash.  Therefore the grammar
-never sees such a character: ``§`` takes its place, which is no letter and has no meaning, filled
-up to the same number of bytes so that every offset stays.  (ASCII alone would not do: ``x%`` is the
-beginning of an expansion to the grammar, and ``xa=`` that of an assignment.)  The words themselves
-are read from the original bytes.
+letters depends on the libc.  Therefore the grammar never sees such a character, but as many bytes
+in its place, so that every offset stays: ``a`` for letters and digits, and for others ``§``, which
+is none and has no meaning.  So ``é=1 x`` is an assignment, as in zsh and to the peer; in bash it is
+a command of that name.  The words themselves are read from the original bytes.
 """
 
 from __future__ import annotations
@@ -45,6 +44,8 @@ def syntax_tree(script: str) -> tuple[Node, bytes] | None:
 def _stand_in(found: re.Match[bytes]) -> bytes:
     """As many bytes as the character has; a stray byte, which is no character, is one ``%``."""
     size = len(found[0])
+    if found[0].decode("utf-8", "replace").isalnum():
+        return b"a" * size
     return b"%" if size == 1 else b"\xc2\xa7" * (size // 2) + b"a" * (size % 2)
 
 
