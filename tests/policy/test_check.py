@@ -81,6 +81,10 @@ def test_shell_shows_every_command_of_a_script(tmp_path: Path) -> None:
     assert report["decision"] == "prompt"
     _, text = run(tmp_path, rules, "bash", "-lc", "git status; git log", shell=True)
     assert json.loads(text)["decision"] == "allow"
+    rules += '\nprefix_rule(["bash"], "forbidden")'
+    for script, decision in {"git log": "allow", "bash -c 'git log'": "forbidden"}.items():
+        _, text = run(tmp_path, rules, "bash", "-lc", script, shell=True)
+        assert json.loads(text)["decision"] == decision
 
 
 @pytest.mark.parametrize(

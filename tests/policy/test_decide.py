@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,26 @@ def test_what_may_turn_into_something_forbidden_is_asked(script: str) -> None:
     rules = 'prefix_rule(["git", "push"], "forbidden")\nprefix_rule(["git"])'
     assert judge(script, rules).action is Action.ASK
     assert judge("git status", rules).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("argv", "action"),
+    [
+        ("/bin/bash -lc ls", Action.ALLOW),
+        ("bash -c 'ls; env make x'", Action.ALLOW),
+        ("/bin/bash -lc 'bash -c ls'", Action.FORBID),
+        ("/bin/bash -lc 'ls > o; env bash x'", Action.FORBID),
+        ("/bin/bash -lc 'ls $X'", Action.FORBID),  # cannot be split: it is the command
+        ("/w/bash -c ls", Action.FORBID),
+        ("/bin/bash x", Action.FORBID),
+    ],
+)
+def test_a_rule_for_the_shell_is_not_about_scripts_that_are_split(
+    argv: str, action: Action
+) -> None:
+    """The agent starts every script with a shell: a rule for it would be about all of them."""
+    rules = parse_rules('prefix_rule(["bash"], "forbidden")', "r.rules")
+    assert decide(shlex.split(argv), rules, FREE).action is action
 
 
 def test_a_doubtful_sighting_does_not_hide_a_certain_one() -> None:

@@ -224,6 +224,7 @@ def test_much_that_is_harmless_is_not_asked(script: str) -> None:
 SAME = [
     ("git push", "git send-pack o m", Action.FORBID),
     ("git push", "git http-push o", Action.FORBID),
+    ("git push", "env - git -C d push o m", Action.FORBID),
     ("git push", "git -C d subtree push --prefix=a o m", Action.FORBID),
     ("git push", "git lfs push o m", Action.FORBID),
     ("git push", "/usr/lib/git-core/git-push o", Action.FORBID),

@@ -26,6 +26,8 @@ def seen(script: str) -> list[str]:
         "cat <<E\n$(P x)\nE", "echo ${A:-$(P x)}", "[[ -n $(P x) ]]", "\\P x", '"P" x', "'P' x",
         "P'' x", "$'P' x", "$'\\x50' x", "P\\\n x", "P x\\\n", "P \\x", "P 'x'", 'P "x"', "P $'x'",
         'P $"x"', "P x # y", "select a in b; do P x; done", "cat <<-E | P x\nE",
+        "é=1 P x", "x漢+=$(y) P x", "x漢 y; P x", "“ y; P x", "ą() { P x; }",
+        "for 漢 in a; do P x; done",
     ],
 )  # fmt: skip
 def test_a_command_is_seen_however_it_is_wrapped(script: str) -> None:

@@ -39,6 +39,8 @@ def test_verified_case(case: dict[str, Any]) -> None:
         ("p a \\\n  b \\\n c", [["p", "a", "b", "c"]]),
         ("p &&\\\nq", [["p"], ["q"]]),
         ("p é漢 \U0001f600", [["p", "é漢", "\U0001f600"]]),
+        ("p漢 a && naïvę_1 b; x😀", [["p漢", "a"], ["naïvę_1", "b"], ["x😀"]]),
+        ("p é=1 ę=2 漢=3; “p”=1 x", [["p", "é=1", "ę=2", "漢=3"], ["“p”=1", "x"]]),
         ("p a\u00a0b", [["p", "a\u00a0b"]]),
         ("p 'x; y && z > w $(v)'", [["p", "x; y && z > w $(v)"]]),
     ],
@@ -61,6 +63,10 @@ def test_plain_scripts_are_taken_apart(script: str, commands: list[list[str]]) -
         "git pu\\\nsh",
         'p "a"\\\n"b"',
         "p \\",
+        "é=1 p",  # zsh assigns, bash runs a command of this name
+        "p; x漢=1 p",
+        "p ''''",  # the grammar's concatenation of nothing; the peer refuses it
+        "p ''\"\"",
         "p\0a",
         "p 16#ff",
         "123 a",

@@ -20,7 +20,8 @@ def seen(*argv: str | None) -> dict[str, bool]:
     "script",
     [
         "sudo P x", "sudo -u root -- P x", "sudo -n P x", "sudo A=1 P x", "env -u X P x",
-        "env -i A=1 P x", "env -S 'P x'", "env --split-string='P x'", "doas -u x P x",
+        "env -i A=1 P x", "env - P x", "env - -u X A=1 P x", "env -S 'P x'",
+        "env --split-string='P x'", "doas -u x P x",
         "timeout 5 P x", "timeout -k 5 -s KILL 10 P x", "timeout $T P x", "nice P x",
         "nice -n 5 P x", "nice -5 P x", "nohup P x", "setsid -w P x", "stdbuf -oL P x",
         "time -p P x", "command P x", "builtin P x", "exec -a y P x", "eval P x", "eval 'P x'",

@@ -15,6 +15,9 @@ NOTHING_MODIFIED = "No files were modified."
 
 USAGE = "Usage: apply_patch 'PATCH'\n       echo 'PATCH' | apply_patch\n"
 TOO_MANY_ARGUMENTS = "Error: apply_patch accepts exactly one argument.\n"
+NO_DIRECTORY = (
+    "Error: Failed to determine current directory.\nNo such file or directory (os error 2)\n"
+)
 ARGUMENT_NOT_UTF8 = "Error: apply_patch requires a UTF-8 PATCH argument.\n"
 STDIN_NOT_UTF8 = "Error: Failed to read PATCH from stdin.\nstream did not contain valid UTF-8\n"
 

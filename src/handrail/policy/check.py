@@ -119,7 +119,7 @@ def _shell_report(
     # As in ``decide``: what may run, but need not, is asked about.
     refusals = [
         match.decision if certain and sure else Decision.PROMPT
-        for words, certain in seen.commands
+        for words, certain in seen.commands[0 if plain is None else 1 :]
         for match, sure in policy.refusals(words)
     ]
     if seen.cut and any(rule.decision is not Decision.ALLOW for rule in policy.rules):

@@ -245,6 +245,8 @@ def _glimpsed(argv: Argv, policy: Policy, known: Iterable[Finding]) -> list[Find
     seen = sightings(argv)
     reading = read(argv)
     commands = dict(seen.commands) | dict.fromkeys(reading.commands, True)
+    if argv not in {finding.command for finding in known}:
+        commands.pop(argv, None)  # a shell whose script was judged in its place
     for words, certain in commands.items():
         for match, sure in policy.refusals(words):
             decision = match.decision if certain and sure else Decision.PROMPT

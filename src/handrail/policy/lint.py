@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from handrail.policy.language import RulesFileError, style_remarks
-from handrail.policy.load import parse_rules, read_text
+from handrail.policy.load import parse_rules, read_text, working_directory
 from handrail.policy.programs import runs_what_it_finds
 from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, Policy, PrefixRule, Sandbox, Source
@@ -168,7 +168,7 @@ def _cover_remarks(policy: Policy) -> Iterator[Remark]:
 
     files = program_files.ProgramFiles()
     path, home = os.environ.get("PATH"), os.environ.get("HOME")
-    places = program_files.search_directories(path, home, os.getcwd())
+    places = program_files.search_directories(path, home, working_directory())
     names = program_files.forbidden_whole(policy)
     for rule in policy.rules:
         if rule.decision is not Decision.FORBIDDEN or rule.rest or rule.first not in names:

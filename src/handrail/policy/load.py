@@ -55,6 +55,14 @@ class Loaded:
     problems: tuple[Problem, ...] = ()
 
 
+def working_directory() -> str:
+    """The directory of this process; ``/`` if it was removed, for only relative names need it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
+
+
 def resolver(cwd: str, home: str) -> Resolver:
     """Program names as the peer resolves them: against ``cwd``, a leading ``~/`` to ``home``."""
 
@@ -123,7 +131,7 @@ def _checked(statements: Statements, earlier: Mapping[str, HostExecutable]) -> P
     policy = Policy(
         tuple(statements.rules), {**earlier, **statements.hosts}, tuple(statements.network)
     )
-    resolve = resolver(os.getcwd(), os.path.expanduser("~"))
+    resolve = resolver(working_directory(), os.path.expanduser("~"))
     for examples, source in statements.examples:
         sentence = examples.broken(policy, resolve)
         if sentence:

@@ -32,6 +32,8 @@ class Wrapper:
     skip: int = 0
     #: NAME=VALUE words may stand before the command.
     assignments: bool = False
+    #: A lone ``-`` is an option.
+    dash: bool = False
     #: These options mean that nothing is run.
     inert: frozenset[str] = frozenset()
     #: The program adds words of its own behind the command.
@@ -53,9 +55,16 @@ def wrapper_of(entry: Iterable[str] = ()) -> Wrapper:
             letters = word[1:]
         else:
             values.add(word)
-    assignments, appends = "assignments" in values, "appends" in values
-    values -= {"assignments", "appends"}
-    return Wrapper(frozenset(values), skip, assignments, frozenset(inert), appends, letters)
+    marks = {"assignments", "appends", "dash"}
+    return Wrapper(
+        frozenset(values - marks),
+        skip,
+        assignments="assignments" in values,
+        dash="dash" in values,
+        inert=frozenset(inert),
+        appends="appends" in values,
+        letters=letters,
+    )
 
 
 def wrappers(section: str) -> dict[str, Wrapper]:

@@ -175,5 +175,6 @@ def _literal(node: Node, data: bytes) -> str | None:
         return text[1:-1] if quiet and not _LIVE_QUOTED.search(text) else None
     if node.type == "concatenation":
         parts = [_literal(child, data) for child in node.children]
-        return None if None in parts else "".join(part for part in parts if part is not None)
+        # Like the peer, which takes ``''`` for a word and ``''\"\"`` for none.
+        return None if None in parts else "".join(filter(None, parts)) or None
     return None

@@ -189,7 +189,7 @@ def _behind_options(words: Words, wrapper: Wrapper) -> Words:
         at += 1
         if word == "--":
             return words[at + skip :]
-        if word is not None and word.startswith("-") and len(word) > 1:
+        if word is not None and word.startswith("-") and (len(word) > 1 or wrapper.dash):
             if word in wrapper.inert:
                 return ()
             at += _takes_next(word, wrapper.values)

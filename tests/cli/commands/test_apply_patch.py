@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from handrail.patch.report import NO_DIRECTORY
+
 GOOD = "*** Begin Patch\n*** Add File: f\n+1\n*** End Patch"
 HALF = "*** Begin Patch\n*** Add File: f\n+1\n*** Delete File: none\n*** End Patch\n"
 
 
-def apply(*words: str, cwd: Path, stdin: str = "") -> tuple[int, str, str]:
+def apply(*words: str, cwd: Path | None, stdin: str = "") -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "handrail", "apply-patch", *words],
         capture_output=True,
@@ -29,6 +33,16 @@ def test_a_patch_is_an_argument_or_standard_input(tmp_path: Path) -> None:
     (tmp_path / "f").unlink()
     assert apply(cwd=tmp_path, stdin=GOOD) == said
     assert (tmp_path / "f").read_text() == "1\n"
+
+
+def test_a_removed_working_directory_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert apply(GOOD, cwd=None) == (1, "", NO_DIRECTORY)
 
 
 def test_a_failure_leaves_nothing_unless_asked_to(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ prefix_rule(["rm"], "prompt")
 """
 
 
-def handrail(*words: str, cwd: Path, config: Path | None = None) -> tuple[int, str, str]:
+def handrail(*words: str, cwd: Path | None, config: Path | None = None) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "handrail", *words],
         capture_output=True,
@@ -50,6 +50,20 @@ def test_the_json_is_the_peers(folder: Path) -> None:
     )
     assert check(folder, "ls")[:2] == (0, '{"matchedRules":[]}\n')
     assert check(folder, "--pretty", "--", "ls")[1] == '{\n  "matchedRules": []\n}\n'
+
+
+def test_a_removed_working_directory_is_no_obstacle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, gone = str(folder / "a.rules"), folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (("--resolve-host-executables", "/bin/git"), ("--explain", "git")):
+        code, out, err = handrail("policy", "check", "--rules", rules, *words, cwd=None)
+        assert (code, err) == (0, "")
+        assert "allow" in out
+    assert handrail("policy", "lint", rules, cwd=None)[0] == 0
 
 
 def test_options_behind_the_command_are_the_commands(folder: Path) -> None:

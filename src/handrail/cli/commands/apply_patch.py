@@ -35,10 +35,15 @@ def run(args: argparse.Namespace) -> int:
     """Apply the patch."""
     from handrail.patch.apply import Mode
     from handrail.patch.command import run as apply
+    from handrail.patch.report import NO_DIRECTORY
 
     mode = Mode.COMPATIBLE if args.compatible else Mode.ATOMIC
     stdout, stderr = io.BytesIO(), io.BytesIO()
-    code = apply(args.patch, sys.stdin.buffer, stdout, stderr, os.getcwd(), mode=mode)
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        return error_output.tell(PatchError(NO_DIRECTORY.rstrip("\n")), 1, "")
+    code = apply(args.patch, sys.stdin.buffer, stdout, stderr, cwd, mode=mode)
     if code != 0:
         return error_output.tell(PatchError(stderr.getvalue().decode().rstrip("\n")), code, "")
     if args.json:

@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
 def run_check(args: argparse.Namespace) -> int:
     """Check one command."""
     from handrail.policy.check import check
+    from handrail.policy.load import working_directory
 
     command: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
@@ -109,7 +110,7 @@ def run_check(args: argparse.Namespace) -> int:
     result = check(
         args.rules,
         command,
-        cwd=os.getcwd(),
+        cwd=working_directory(),
         home=os.path.expanduser("~"),
         resolve_host_executables=args.resolve_host_executables,
         pretty=args.pretty,
@@ -122,8 +123,9 @@ def run_check(args: argparse.Namespace) -> int:
 
 def _situation(args: argparse.Namespace) -> Situation:
     from handrail.policy.context import Approval, Lookup, Situation
+    from handrail.policy.load import working_directory
 
-    cwd = os.getcwd()
+    cwd = working_directory()
     return Situation(
         cwd=cwd,
         approval=Approval(args.approval),

@@ -49,7 +49,7 @@ def launch(
             break
         if word.value in launcher.inert:
             return
-        if word.value == "-" and base == "env":
+        if word.value == "-" and launcher.dash:
             at += 1
         elif word.value.startswith("-") and len(word.value) > 1:
             if base == "env" and word.value.startswith(("-S", "--split-string")):
