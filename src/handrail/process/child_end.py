@@ -20,7 +20,8 @@ import logging
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from handrail import fault_points, process
 from handrail.errors import KeeperLost
@@ -126,12 +127,16 @@ class ChildEnd:
         if self.exit is None or self.exit.signal == "SIGKILL":
             log.info("process %r: did not end within its grace, killed", child.key[:80])
 
-    async def kill(self) -> None:
-        """SIGKILL to every descendant, now."""
+    def kill(self) -> Coroutine[Any, Any, None]:
+        """SIGKILL to every descendant, now; a request behind this one finds it terminated."""
+        if not self._child.launcher.link.bereft:
+            self.terminated |= self._child.running  # the keeper tells the next server
+        return self._kill()
+
+    async def _kill(self) -> None:
         child, link = self._child, self._child.launcher.link
         try:
             if not link.bereft:
-                self.terminated |= child.running  # the keeper tells the next server
                 await child.launcher.signal(child.number, signal.SIGKILL, messages.SCOPE_TREE)
                 return
         except KeeperLost:
