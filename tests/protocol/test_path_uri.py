@@ -1,4 +1,4 @@
-"""Path URIs.  The results of the first table were observed on the Codex exec-server 0.166."""
+"""Path URIs.  Observed on the Codex exec-server 0.166, first table and hosts on 0.169 too."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _DRIVE = re.compile(r"/?[A-Za-z]:(?:/|$)", re.ASCII)
 #: Nothing in it to decode or resolve: most paths, and seven times faster.
 _ORDINARY = re.compile(r"file://((?:/[A-Za-z0-9._~\-]+)+)", re.ASCII)
-#: Of a path that has no URI form (exec-server 0.166.0): its bytes in base64.
+#: Of a path that has no URI form (exec-server 0.169.0): its bytes in base64.
 _NO_URI = re.compile(r"/%00/bad/path/[A-Za-z0-9_-]+", re.ASCII)
 _NOT_IN_HOST = re.compile(r"[\x00-\x20#%/:<>?@\[\\\]^|\x7f]")
 #: Of IP version 6.

@@ -240,7 +240,7 @@ async def test_names_no_environment_can_hold() -> None:
 
 
 async def test_members_that_an_ordinary_start_only_reads() -> None:
-    """What they must look like and may leave out was observed on the Codex exec-server 0.166."""
+    """What they must look like and may leave out was observed on the Codex exec-server 0.169."""
     shell = {"name": "bash", "path": "/bin/bash"}
     good: list[dict[str, Any]] = [
         {"managedNetwork": {}},

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Timers do not count further than this.
 LONGEST_TIMEOUT = 10 * 365 * 86_400.0
-#: Bytes of the scope of a shell snapshot (exec-server 0.166.0).
+#: Bytes of the scope of a shell snapshot (exec-server 0.169.0).
 LONGEST_SCOPE = 256
 
 
