@@ -128,16 +128,18 @@ class ChildEnd:
             log.info("process %r: did not end within its grace, killed", child.key[:80])
 
     def kill(self) -> Coroutine[Any, Any, None]:
-        """SIGKILL to every descendant, now; a request behind this one finds it terminated."""
-        if not self._child.launcher.link.bereft:
-            self.terminated |= self._child.running  # the keeper tells the next server
-        return self._kill()
+        """SIGKILL to every descendant; it is sent now, and its answer awaited by the coroutine."""
+        child, answer = self._child, None
+        if not child.launcher.link.bereft:
+            self.terminated |= child.running  # the keeper tells the next server
+            answer = child.launcher.signal(child.number, signal.SIGKILL, messages.SCOPE_TREE)
+        return self._kill(answer)
 
-    async def _kill(self) -> None:
+    async def _kill(self, answer: asyncio.Future[messages.Message] | None) -> None:
         child, link = self._child, self._child.launcher.link
         try:
-            if not link.bereft:
-                await child.launcher.signal(child.number, signal.SIGKILL, messages.SCOPE_TREE)
+            if answer is not None:
+                await answer
                 return
         except KeeperLost:
             if not link.bereft:

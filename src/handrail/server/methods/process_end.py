@@ -83,8 +83,7 @@ def _killed(children: Iterable[Child], *, running: bool) -> Any:
 
 
 async def _when_killed(killing: list[Coroutine[Any, Any, None]], running: bool) -> TerminateResult:
-    for one in killing:
-        await one
+    await asyncio.gather(*killing)
     return TerminateResult(running=running)
 
 
