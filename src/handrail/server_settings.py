@@ -132,7 +132,7 @@ class ServerSettings:
     workspaces: WorkspaceSettings | None = None
     tls: TlsFiles | None = None
     results: ResultBounds = ResultBounds()
-    #: Variables of the server that an HTTP request may send in a header.
+    #: Variables that look like secrets and that an HTTP request may send in a header.
     http_header_env: tuple[str, ...] = field(default=())
     allowed_hosts: tuple[str, ...] = field(default=())
     allowed_origins: tuple[str, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""Path URIs.  The results of the first table were observed on the Codex exec-server 0.166."""
+"""Path URIs.  Observed on the Codex exec-server 0.166, first table and hosts on 0.169 too."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ NATIVE = {
     "file:///100%": b"/100%",
     "file:///%zz": b"/%zz",
     "file:///a%3Fb%23c": b"/a?b#c",
+    "file://%6Cocal%48ost/tmp": b"/tmp",
 }
 
 FOREIGN = [
@@ -64,6 +65,8 @@ FOREIGN = [
     "file://127.0.0.1/tmp",
     "file://[::1]/tmp",
     "file://localhost.localdomain/tmp",
+    "file://a_b,~/tmp",
+    "file:///%00/bad/path/YWI",
 ]
 
 BAD = {
@@ -88,6 +91,24 @@ BAD = {
     "file:///tmp?x#y": "",
     "file:///tmp%00x": "invalid",
     "file:///%00": "invalid",
+    "file:///%00/bad/path": "invalid",
+    "file:///%00/bad/path/": "invalid",
+    "file:///%00/bad/path/YWI=": "invalid",
+    "file:///x/%00/bad/path/YWI": "invalid",
+    **dict.fromkeys(
+        (
+            "file://u@localhost/x",
+            "file://localhost:80/x",
+            "file://a b/x",
+            "file://a%20b/x",
+            "file://%zz/x",
+            "file://%2f/x",
+            "file://[::1/x",
+            "file://::1/x",
+            "file://a|b/x",
+        ),
+        "invalid international domain name",
+    ),
 }
 
 

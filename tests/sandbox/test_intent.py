@@ -86,3 +86,9 @@ def test_entries_are_checked_first() -> None:
     with pytest.raises(BadIntent) as caught:
         from_wire(msgspec.convert(given, SandboxParams))
     assert caught.value.field == "path"
+
+
+def test_a_search_of_no_depth_is_refused() -> None:
+    wire = to_wire(Intent(glob_depth=0))
+    with pytest.raises(msgspec.ValidationError, match="glob_scan_max_depth"):
+        msgspec.convert(wire, SandboxParams)

@@ -78,6 +78,36 @@ async def test_params_are_looked_at_before_the_handshake() -> None:
             assert code == -32602, method
 
 
+async def test_text_that_does_not_decode_is_found_before_the_handshake() -> None:
+    """As the peer, for which URIs, base64 and sandboxes are part of the params' shape."""
+    disabled = {"permissions": {"type": "disabled"}, "windowsSandboxLevel": "disabled"}
+    write = {"processId": "p", "writeId": "1"}
+    get = {"method": "GET", "url": "http://x", "requestId": "r"}
+    toml = {"configPaths": [["a"]], "requirementsPaths": []}
+    rows: list[tuple[str, dict[str, Any], bool]] = [
+        ("process/start", {**START, "cwd": "/native"}, False),
+        ("process/start", {**START, "sandbox": {}}, False),
+        ("process/start", {**START, "sandbox": disabled}, True),
+        ("process/start", {**START, "cwd": "file://host/x"}, True),
+        ("process/write", {**write, "chunk": "A"}, False),
+        ("process/write", {**write, "chunk": "AA==", "writeId": ""}, True),
+        ("fs/readFile", {"path": "http://x"}, False),
+        ("fs/readFile", {"path": "file:///x", "sandbox": {"permissions": {}}}, False),
+        ("fs/writeFile", {"path": "file:///x", "dataBase64": "A"}, True),
+        ("fs/copy", {"sourcePath": "file:///x", "destinationPath": "x", "recursive": True}, False),
+        ("fs/watchMissing", {"watchId": 1, "missing": ["file:///x", "x"]}, False),
+        ("http/request", {**get, "bodyBase64": "A"}, False),
+        ("http/request", {**get, "bodyBase64": None}, True),
+        ("environmentConfig/read", {**toml, "cwd": "x"}, False),
+        ("capabilityRoots/discoverV1", {"roots": [{"id": "a", "path": "x"}]}, False),
+    ]
+    async with serving() as served:
+        client = served.dial()
+        for method, params, decodes in rows:
+            code, _ = await client.refused(method, params)
+            assert code == (-32600 if decodes else -32602), (method, params)
+
+
 async def test_an_unknown_method_needs_no_handshake() -> None:
     async with serving() as served:
         client = served.dial()

@@ -245,14 +245,16 @@ def approved(policy: Policy, target: Target) -> Verdict:
     return _explained(policy, target, verdict)
 
 
-def refused(policy: Policy, target: Target, reason: object) -> Verdict:
+def refused(policy: Policy, target: Target, reason: object, *, asks: bool = False) -> Verdict:
     """The verdict after a no; ``reason`` is the text of the answer, None without an answer.
 
-    A text that is too long, or has control characters, is no answer.
+    A text that is too long, or has control characters, is no answer.  ``asks``: the answer calls
+    itself ``ask``, which is what the refusal is called then.
     """
+    kind = Kind.ASK if asks else Kind.DENY
     if not isinstance(reason, str) or not _is_reason(reason):
-        reason = NOT_ALLOWED
-    return _explained(policy, target, Verdict(Kind.DENY, reason or POLICY_DENIED, DECIDER))
+        kind, reason = Kind.DENY, NOT_ALLOWED
+    return _explained(policy, target, Verdict(kind, reason or POLICY_DENIED, DECIDER))
 
 
 def _is_reason(text: str) -> bool:

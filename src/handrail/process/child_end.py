@@ -20,7 +20,8 @@ import logging
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from handrail import fault_points, process
 from handrail.errors import KeeperLost
@@ -126,13 +127,19 @@ class ChildEnd:
         if self.exit is None or self.exit.signal == "SIGKILL":
             log.info("process %r: did not end within its grace, killed", child.key[:80])
 
-    async def kill(self) -> None:
-        """SIGKILL to every descendant, now."""
+    def kill(self) -> Coroutine[Any, Any, None]:
+        """SIGKILL to every descendant; it is sent now, and its answer awaited by the coroutine."""
+        child, answer = self._child, None
+        if not child.launcher.link.bereft:
+            self.terminated |= child.running  # the keeper tells the next server
+            answer = child.launcher.signal(child.number, signal.SIGKILL, messages.SCOPE_TREE)
+        return self._kill(answer)
+
+    async def _kill(self, answer: asyncio.Future[messages.Message] | None) -> None:
         child, link = self._child, self._child.launcher.link
         try:
-            if not link.bereft:
-                self.terminated |= child.running  # the keeper tells the next server
-                await child.launcher.signal(child.number, signal.SIGKILL, messages.SCOPE_TREE)
+            if answer is not None:
+                await answer
                 return
         except KeeperLost:
             if not link.bereft:

@@ -22,7 +22,7 @@ CORE = frozenset(
 
 #: Never handed to a child, besides our own credentials: exact case, and without regard to case.
 _NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
-_NEVER_FOLDED = frozenset(
+IDENTITY = frozenset(
     (
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
         "NODE_REPL_AUTH_TOKEN",
@@ -96,7 +96,7 @@ def build(
             keep = _matcher(tuple(policy.include_only))
             env = {k: v for k, v in env.items() if keep[k]}
     env.update(overlay)
-    kept = {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
+    kept = {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in IDENTITY}
     return without(kept)
 
 

@@ -8,7 +8,7 @@ Bytes that are not UTF-8 travel percent-encoded.
 from __future__ import annotations
 
 import re
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 
 from handrail.errors import HandrailError
 
@@ -16,6 +16,11 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _DRIVE = re.compile(r"/?[A-Za-z]:(?:/|$)", re.ASCII)
 #: Nothing in it to decode or resolve: most paths, and seven times faster.
 _ORDINARY = re.compile(r"file://((?:/[A-Za-z0-9._~\-]+)+)", re.ASCII)
+#: Of a path that has no URI form (exec-server 0.169.0): its bytes in base64.
+_NO_URI = re.compile(r"/%00/bad/path/[A-Za-z0-9_-]+", re.ASCII)
+_NOT_IN_HOST = re.compile(r"[\x00-\x20#%/:<>?@\[\\\]^|\x7f]")
+#: Of IP version 6.
+_ADDRESS = re.compile(r"\[[0-9a-f:.]+\]", re.ASCII)
 _DOTS = re.compile(r"/\.\.?(?:/|$)")
 _SAFE = "/!$&'()*+,-.:;=@_~[]|^"
 _PLAIN = re.compile(rb"[A-Za-z0-9._~-]+")
@@ -63,10 +68,13 @@ def to_path(uri: str) -> bytes:
         rest = slash + rest
         if _DRIVE.match(host):
             host, rest = "", "/" + host + rest
-    if host.lower() not in ("", "localhost"):
+    host = _host(host)
+    if host not in ("", "localhost"):
         raise NotNative(f"file://{host}{rest}")
     if _DRIVE.match(rest):
         raise NotNative("file:///" + rest.lstrip("/")[:1].upper() + rest.lstrip("/")[1:])
+    if _NO_URI.fullmatch(rest):
+        raise NotNative(f"file://{rest}")
     path = unquote_to_bytes(_resolve(rest))
     if b"\0" in path:
         raise BadUri(f"'{uri}' is invalid on 'linux'")
@@ -87,6 +95,14 @@ def quote(name: bytes) -> bytes:
     if _PLAIN.fullmatch(name):
         return name
     return quote_from_bytes(name, safe=_SAFE).encode()
+
+
+def _host(text: str) -> str:
+    """The host of a URI in lower case; raises BadUri."""
+    host = unquote(text).lower()
+    if _ADDRESS.fullmatch(host) is None and _NOT_IN_HOST.search(host) is not None:
+        raise BadUri("invalid URI: invalid international domain name")
+    return host
 
 
 def _resolve(path: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from handrail.protocol.environment import Shell
 from handrail.protocol.network import NetworkProxyParams
 from handrail.protocol.struct_base import U16, Unsigned, Wire
 
@@ -34,8 +35,16 @@ class SizeParams(Wire):
 class ManagedNetwork(Wire):
     """Which loopback ports a sandboxed process may use."""
 
-    loopback_ports: list[U16]
-    allow_local_binding: bool
+    loopback_ports: list[U16] = field(default_factory=list)
+    allow_local_binding: bool = False
+
+
+class ShellSnapshotParams(Wire):
+    """The shell whose state is wanted back; an ordinary start here."""
+
+    #: At most 256 bytes, and not empty.
+    scope_id: str
+    shell: Shell
 
 
 class LimitsParams(Wire, forbid_unknown_fields=True):
@@ -74,7 +83,7 @@ class StartParams(Wire):
     enforce_managed_network: bool = False
     managed_network: ManagedNetwork | None = None
     network_proxy: NetworkProxyParams | None = None
-    shell_snapshot: dict[str, Any] | None = None
+    shell_snapshot: ShellSnapshotParams | None = None
     #: Ours: a display name, shown by ``process/list``.
     name: str | None = None
     #: Ours: labels, shown by ``process/list`` and stored with its result.

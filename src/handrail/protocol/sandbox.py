@@ -55,7 +55,7 @@ class RestrictedFiles(Struct, tag_field="type", tag="restricted", kw_only=True):
     """Nothing but what the entries allow."""
 
     entries: list[PermissionEntry]
-    glob_scan_max_depth: Annotated[int, Meta(ge=0)] | None = None
+    glob_scan_max_depth: Annotated[int, Meta(ge=1)] | None = None
 
 
 class UnrestrictedFiles(Struct, tag_field="type", tag="unrestricted", kw_only=True):

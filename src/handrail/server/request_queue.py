@@ -283,7 +283,7 @@ class RequestQueue:
         elif not row.known:
             raise RpcError(METHOD_NOT_FOUND, f"no method `{request.method[:200]}` here")
         if row.family:
-            check_handshake(self._conn, row.family)
+            check_handshake(self._conn, row.family, params)
         if row.handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"`{request.method}` is not offered by this server")
         return row.handler(self._conn, params)

@@ -253,6 +253,27 @@ async def test_a_question_and_odd_answers(ws: Path, extended: bool) -> None:
         assert [denial["reason"] for denial in page["denials"]] == ["because"]
 
 
+async def test_a_no_that_is_called_ask(ws: Path) -> None:
+    """The label is told and stands in the proxy's answer, as with the Codex exec-server 0.169."""
+    script = CONNECT.replace("CONNECT denied.example:443", "GET http://denied.example/")
+    script = script.replace(":443", "")
+    async with serving() as served:
+        client = await served.client()
+        wanted = managed_network({})
+        wanted["networkProxy"]["policyDecisionTimeoutMs"] = 60_000
+        await client.call(
+            "process/start", start_params(client, ws, script, **restricted(ws), **wanted)
+        )
+        asked = await client.until(lambda: _question(client))
+        said = {"decision": {"type": "ask", "reason": "later"}}
+        client.send_text(json.dumps({"id": asked["id"], "result": said}))
+        page = await ran(client)
+        assert b'"reason":"later","decision":"ask","source":"decider"' in chunks_of(page)
+        assert [denial["reason"] for denial in page["denials"]] == ["later"]
+        await spin(lambda: any(_decisions(client)))
+        assert [told["decision"] for told in _decisions(client)] == ["ask"]
+
+
 def _question(client: MemoryClient) -> dict[str, Any] | None:
     asked = (m for m in client.messages if m.get("method") == "network/policyRequest")
     return next(asked, None)

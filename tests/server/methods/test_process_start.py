@@ -79,10 +79,16 @@ async def test_the_order_of_the_checks() -> None:
         params: dict[str, Any] = {
             "processId": "p", "argv": ["/nosuch"], "cwd": "file:///nosuch", "env": {}, "tty": False,
         }  # fmt: skip
+        entry = {"path": {"type": "path", "path": "/native"}, "access": "read"}
+        files = {"type": "restricted", "entries": [entry]}
+        managed = {"type": "managed", "file_system": files, "network": "restricted"}
+        strange = {"permissions": managed, "windowsSandboxLevel": "disabled"}
         faults: list[tuple[dict[str, Any], int, str]] = [
             ({"processId": "q"}, -32603, "nosuch"),
             ({}, -32600, "process p already exists"),
             ({"argv": [""]}, -32600, "process p already exists"),
+            ({"sandbox": strange}, -32602, "permission path"),
+            ({"sandbox": {}}, -32602, "permissions"),
             ({"argv": []}, -32602, "argv must not be empty"),
             ({"argv": [], "cwd": "http://x"}, -32602, "unsupported path URI scheme `http`"),
             ({"argv": [], "cwd": "http://x", "tty": None}, -32602, "tty"),
@@ -229,8 +235,38 @@ async def test_names_no_environment_can_hold() -> None:
             code, text = await client.refused(
                 "process/start", {**client.start_params("p", "true"), **members}
             )
-            assert code == -32602
+            assert code == -32603  # as any other program that cannot be started
             assert "NUL" in text
+
+
+async def test_members_that_an_ordinary_start_only_reads() -> None:
+    """What they must look like and may leave out was observed on the Codex exec-server 0.169."""
+    shell = {"name": "bash", "path": "/bin/bash"}
+    good: list[dict[str, Any]] = [
+        {"managedNetwork": {}},
+        {"managedNetwork": {"loopbackPorts": [0, 65_535]}},
+        {"managedNetwork": {"allowLocalBinding": True}},
+        {"shellSnapshot": {"scopeId": "ü" * 128, "shell": shell, "x": 1}},
+    ]
+    bad: list[dict[str, Any]] = [
+        {"managedNetwork": {"loopbackPorts": [65_536]}},
+        {"managedNetwork": {"loopbackPorts": None}},
+        {"shellSnapshot": {}},
+        {"shellSnapshot": {"scopeId": "a"}},
+        {"shellSnapshot": {"scopeId": "a", "shell": {"name": "bash"}}},
+        {"shellSnapshot": {"scopeId": 1, "shell": shell}},
+        {"shellSnapshot": {"scopeId": "", "shell": shell}},
+        {"shellSnapshot": {"scopeId": "ü" * 129, "shell": shell}},
+    ]
+    async with serving() as served:
+        client = await served.client()
+        for number, members in enumerate(good):
+            await client.start(str(number), "true", **members)
+        for members in bad:
+            code, _ = await client.refused(
+                "process/start", client.start_params("p", "true", **members)
+            )
+            assert code == -32602, members
 
 
 async def test_odd_names_and_words_arrive() -> None:

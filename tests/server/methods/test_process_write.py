@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handrail.process.stdin.pump import QUEUE_BYTES
-from tests.support.clients import MemoryClient, b64
+from tests.support.clients import MemoryClient, Refused, b64
 from tests.support.eventually import spin
 from tests.support.gates import gate
 from tests.support.servers import serving
@@ -49,6 +49,21 @@ async def test_what_becomes_of_a_write() -> None:
         assert await client.write("p", b"", "2") == "accepted"
         assert await client.write("p", b"\0\xff\n", "3") == "accepted"
         assert await finish(client) == b"one \0\xff\n"
+
+
+async def test_a_write_behind_a_terminate_finds_the_process_terminated() -> None:
+    async with serving() as served:
+        client = await served.client()
+        start = client.post("process/start", client.start_params("p", "cat", pipeStdin=True))
+        before = put(client, b"x", "1")
+        end = client.post("process/terminate", processId="p")
+        behind, again = put(client, b"y", "2"), put(client, b"x", "1")
+        await start
+        assert await before == await again == {"status": "accepted"}
+        assert await end == {"running": True}
+        with pytest.raises(Refused) as refused:
+            await behind
+        assert (refused.value.code, refused.value.message) == FAILED
 
 
 async def test_the_order_of_the_checks() -> None:

@@ -143,7 +143,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable of the server that http/request may send in a header",
+        help="a variable of the server that http/request may send in a header, although its name"
+        " looks like that of a secret",
     )
     add("--otel", action="store_true", help="export telemetry by OTLP (needs handrail[otel])")
     auth = parser.add_argument_group("authentication of WebSocket clients")

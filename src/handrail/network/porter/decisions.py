@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from handrail.network.porter.service import Porter
 
 _MOST = 1024
+#: Verdicts that are told by their own names; all others are refusals.
+_NAMED = (Kind.ALLOW, Kind.ASK)
 
 
 class Decision:
@@ -38,7 +40,7 @@ class Decision:
                 process=process,
                 connection=0,
                 time=time.time(),
-                decision="allow" if verdict.kind is Kind.ALLOW else "deny",
+                decision=verdict.kind.value if verdict.kind in _NAMED else "deny",
                 source=verdict.source,
                 reason=verdict.reason,
                 protocol=target.protocol,

@@ -234,7 +234,7 @@ class ManagedProcess:
             return Verdict(Kind.DENY, decide.TOO_MANY, decide.STATE)
         self._asked_hosts = {*self._asked_hosts, target.host.text}
         if not answer.allow:
-            return decide.refused(self.policy, target, answer.reason)
+            return decide.refused(self.policy, target, answer.reason, asks=answer.asks)
         # Once more from the start: a rule may have come meanwhile that forbids it.
         memory = self.memory(target.key)
         return decide.judge(self.policy, memory, target, can_ask=False)

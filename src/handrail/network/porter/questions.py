@@ -29,6 +29,8 @@ class Answer:
 
     allow: bool
     reason: str | None = None
+    #: A no that is called ``ask``.
+    asks: bool = False
 
 
 NO_ANSWER = Answer(allow=False)
@@ -170,4 +172,8 @@ def read_answer(fields: dict[str, object]) -> Answer:
     if fields.get("allow") is True:
         return Answer(allow=True)
     reason = fields.get("reason")
-    return Answer(allow=False, reason=reason if isinstance(reason, str) else None)
+    return Answer(
+        allow=False,
+        reason=reason if isinstance(reason, str) else None,
+        asks=fields.get("label") == "ask",
+    )

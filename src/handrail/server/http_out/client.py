@@ -210,8 +210,8 @@ def _redirected(call: HttpCall, answer: Answer) -> HttpCall | HttpFailed | None:
     except OtherScheme as error:
         return HttpFailed(f"redirect target uses unsupported URL scheme: {error.scheme}")
     method, dropped, body = call.method, {b"referer"}, call.body
-    if _becomes_get(answer.status, method):
-        method, body = "GET", b""
+    if _loses_body(answer.status, method):
+        method, body = "HEAD" if method == "HEAD" else "GET", b""
         dropped |= _ABOUT_BODY
     strange = url.place != call.url.place
     if strange:
@@ -223,10 +223,8 @@ def _redirected(call: HttpCall, answer: Answer) -> HttpCall | HttpFailed | None:
     return replace(call, method=method, url=url, headers=tuple(headers), body=body)
 
 
-def _becomes_get(status: int, method: str) -> bool:
-    if status == 303:
-        return method not in ("GET", "HEAD")
-    return status in (301, 302) and method == "POST"
+def _loses_body(status: int, method: str) -> bool:
+    return status == 303 or (status in (301, 302) and method == "POST")
 
 
 async def _finish(answer: Answer) -> None:

@@ -17,10 +17,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import ConnectionLost, RpcError
+from handrail.process.env_policy import IDENTITY
 from handrail.protocol import codec, http_url
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
 from handrail.protocol.http import HeaderParams, HeaderShape, HttpRequestParams
 from handrail.protocol.methods import Lane
+from handrail.secret_variables import looks_secret
 from handrail.server.http_out.client import Answer, BodyFailed, Header, HttpCall, HttpFailed
 from handrail.server.raw_results import Parts
 
@@ -279,11 +281,12 @@ def _header(conn: Connection, header: HeaderParams) -> Header:
 
 
 def _variable(conn: Connection, header: str, name: str) -> str:
-    """The value of an environment variable, if the server's flags allow it to be sent."""
+    """The value of a variable of the server; one that is secret only if its flags name it."""
     value = conn.server.own_environment.get(name)
     if value is None:
         raise _invalid(f"header {header} requires executor environment variable {name}")
-    if name not in conn.server.settings.http_header_env:
+    secret = looks_secret(name) or name.upper() in IDENTITY
+    if secret and name not in conn.server.settings.http_header_env:
         raise _invalid(f"header {header} cannot use executor environment variable {name}")
     if not value:
         raise _invalid(f"header {header} requires a non-empty executor environment variable {name}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from handrail.errors import RpcError
 from handrail.process.child import Child
@@ -52,7 +53,8 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
     return NOTHING
 
 
-async def process_terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
+def process_terminate(conn: Connection, params: TerminateParams) -> Any:
+    # What must hold for a request behind this one happens now, not when a task runs.
     grace = min((params.grace_ms or 0) / 1000, process_lookup.LONGEST_WAIT)
     session = conn.session
     child = process_lookup.entry(conn, params.process_id)
@@ -61,20 +63,27 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
         session.table.cancel_start(child)
         return TerminateResult(running=True)
     if child is None:
+        forgotten: Iterable[Child] = ()
         if params.tree and session is not None:
-            for forgotten in session.table.left_behind(params.process_id):
-                await forgotten.ending.kill()
-        return TerminateResult(running=False)
+            forgotten = session.table.left_behind(params.process_id)
+        return _killed(forgotten, running=False)
     if not child.running:
-        if params.tree:
-            await child.ending.kill()
-        return TerminateResult(running=False)
+        return _killed([child] if params.tree else (), running=False)
     if grace:
         child.ending.ask(grace)  # before the answer: it happens even if this server dies
         conn.server.spawn_task(child.see_out(grace))
-    else:
-        await child.ending.kill()
-    return TerminateResult(running=True)
+        return TerminateResult(running=True)
+    return _killed([child], running=True)
+
+
+def _killed(children: Iterable[Child], *, running: bool) -> Any:
+    killing = [child.ending.kill() for child in children]
+    return _when_killed(killing, running) if killing else TerminateResult(running=running)
+
+
+async def _when_killed(killing: list[Coroutine[Any, Any, None]], running: bool) -> TerminateResult:
+    await asyncio.gather(*killing)
+    return TerminateResult(running=running)
 
 
 async def process_list(conn: Connection, params: ListParams) -> ListResult:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Timers do not count further than this.
 LONGEST_TIMEOUT = 10 * 365 * 86_400.0
+#: Bytes of the scope of a shell snapshot (exec-server 0.169.0).
+LONGEST_SCOPE = 256
 
 
 def process_start(conn: Connection, params: StartParams) -> Any:
@@ -111,11 +113,11 @@ def _in_sandbox(
 
     session, server = conn.session, conn.server
     assert session is not None and params.sandbox is not None  # noqa: S101, PT018 (checked before)
+    managed = params.enforce_managed_network
+    profile = profile_of(server.sandbox, params.sandbox, spec.cwd, managed=managed)
     if session.table.get(key) is not None:
         return spec, None, None  # refused by the table
     check_private_tmp(session, params.sandbox)
-    managed = params.enforce_managed_network
-    profile = profile_of(server.sandbox, params.sandbox, spec.cwd, managed=managed)
     if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
         _check_program(profile, spec)
     preparations: list[Preparation | loopback.Preparation | None]
@@ -267,6 +269,12 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         raise RpcError(INVALID_PARAMS, str(error)) from None
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
+    snapshot = params.shell_snapshot
+    if snapshot is not None and not 1 <= len(snapshot.scope_id.encode()) <= LONGEST_SCOPE:
+        raise RpcError(
+            INVALID_PARAMS,
+            f"shell snapshot scope must be non-empty and at most {LONGEST_SCOPE} bytes",
+        )
     argv = tuple([_native("argv", word) for word in params.argv])
     if params.name is not None and len(params.name) > process_lookup.LONGEST_ID:
         raise RpcError(
@@ -373,7 +381,7 @@ def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
     try:
         return environments.build(policy, overlay)
     except env_policy.NulInValue:
-        raise RpcError(INVALID_PARAMS, "`env` holds a NUL character") from None
+        raise RpcError(INTERNAL_ERROR, "`env` holds a NUL character") from None
 
 
 def _policy(conn: Connection, given: EnvPolicyParams) -> env_policy.EnvPolicy:
@@ -405,5 +413,6 @@ def _check_names(field: str, names: dict[str, str]) -> None:
 
 def _native(field: str, text: str) -> bytes:
     if "\0" in text:
-        raise RpcError(INVALID_PARAMS, f"`{field}` holds a NUL character")
+        # As the peer, which finds it when it starts the program.
+        raise RpcError(INTERNAL_ERROR, f"`{field}` holds a NUL character")
     return text.encode("utf-8", "surrogateescape")
