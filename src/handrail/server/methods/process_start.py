@@ -381,7 +381,7 @@ def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
     try:
         return environments.build(policy, overlay)
     except env_policy.NulInValue:
-        raise RpcError(INTERNAL_ERROR, "`env` holds a NUL character") from None
+        raise RpcError(INVALID_PARAMS, "`env` holds a NUL character") from None
 
 
 def _policy(conn: Connection, given: EnvPolicyParams) -> env_policy.EnvPolicy:
@@ -413,6 +413,5 @@ def _check_names(field: str, names: dict[str, str]) -> None:
 
 def _native(field: str, text: str) -> bytes:
     if "\0" in text:
-        # As the peer, which finds it when it starts the program.
-        raise RpcError(INTERNAL_ERROR, f"`{field}` holds a NUL character")
+        raise RpcError(INVALID_PARAMS, f"`{field}` holds a NUL character")
     return text.encode("utf-8", "surrogateescape")
