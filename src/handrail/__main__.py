@@ -64,8 +64,10 @@ def _fill_standard_descriptors() -> None:
         if fd > 2:
             os.close(fd)
             return
+        if fd == 0 and sys.stdin is None:
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for as long as we run)
         if fd == 1 and sys.stdout is None:
-            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for as long as we run)
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         if fd == 2 and sys.stderr is None:
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 

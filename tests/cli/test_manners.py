@@ -28,6 +28,8 @@ def handrail(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
         (["policy", "chek"], "there is no command `chek`; did you mean `check`?"),
         (["run", "--timout", "5", "--", "true"], "no option --timout; did you mean --timeout?"),
         (["ps", "--quite"], "did you mean --quiet?"),
+        (["list"], "there is no command `list`; did you mean `ps`?"),
+        (["help"], "there is no command `help`; did you mean `--help`?"),
         (["run", "--sandbox", "readonly", "--", "true"], "did you mean `read-only`?"),
     ],
 )
@@ -57,6 +59,36 @@ def test_what_a_server_says_does_not_reach_the_terminal_as_it_is() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stderr == b"handrail: no\\x1b[2J\nhandrail: o\\x07\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "--tail", "x", "id"], "'x' is no whole number from 0 on"),
+        (["serve", "--max-processes", "0"], "'0' is no whole number from 1 on"),
+        (["serve", "--concurrent-requests", "all"], "'all' is no whole number from"),
+        (["serve", "--results-each", "1QB"], "argument --results-each: '1QB' is no size"),
+        (["serve", "--results-keep", "soon"], "argument --results-keep: 'soon' is no duration"),
+    ],
+)
+def test_what_is_no_number_is_told_by_the_name_of_its_option(words: list[str], said: str) -> None:
+    done = handrail(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_a_stdin_that_is_closed_is_empty(tmp_path: Path) -> None:
+    script = '"$@" <&-'
+    for words, code in ((["apply-patch"], 2), (["network", "check", "--jsonl"], 0)):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *HANDRAIL, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == code
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,16 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
+def test_more_words_than_bubblewrap_takes(root: Path) -> None:
+    with Workspace(root) as ws:
+        with pytest.raises(
+            SandboxUnavailable, match=r"has 20001 words, and bubblewrap takes \d+"
+        ) as it:
+            ws.run(["true", *["x"] * 20_000])
+        most = int(str(it.value).partition("bubblewrap takes ")[2].split()[0])
+        assert ws.run(["true", *["x"] * (most - 1)]).ok
+
+
 def test_writes_only_below_the_root(root: Path) -> None:
     with Workspace(root) as ws:
         result = ws.run("echo in > inside; echo out > ../outside; echo $?")

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail import exit_codes, units
@@ -61,6 +61,17 @@ def seconds(text: str) -> float:
     if not 0 <= number < 10**9:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration from 0 to 10**9 seconds")
     return number
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """For argparse: what parses a whole number that is at least so large."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return parse
 
 
 def size(text: str) -> int:

@@ -104,7 +104,8 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
 
 def spawn_failed(program: bytes, number: int) -> SpawnFailed:
     """The error for a program that the kernel did not start."""
-    name = os.fsdecode(program)
+    # What is too long is the command's own, also where a wrapper was to be started.
+    name = "the command" if number == errno.E2BIG else os.fsdecode(program)
     return SpawnFailed(f"cannot start {name}: {os_text(number)}", errno=number, path=name)
 
 
@@ -113,5 +114,9 @@ def os_text(number: int) -> str:
     text = os.strerror(number)
     if number == errno.E2BIG:
         limit = os.sysconf("SC_ARG_MAX")
-        text += f" for arguments and environment together (at most {limit} bytes)"
+        longest = 32 * os.sysconf("SC_PAGE_SIZE") - 1  # MAX_ARG_STRLEN of Linux, without its NUL
+        text += (
+            f" for arguments and environment together (at most {limit} bytes), or one of them is"
+            f" longer than {longest}; give it by stdin or in a file"
+        )
     return f"{text} (os error {number})"

@@ -79,7 +79,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", nargs="?", help="its id (default: all nodes)")
     text = "only the last N lines of each node (default: 200)"
     parser.add_argument(
-        "-n", "--lines", metavar="N", type=fleet_options.options_number, default=200, help=text
+        "-n", "--lines", metavar="N", type=options.number_from(1), default=200, help=text
     )
 
 

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--concurrent-requests",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=None,
         help="requests of one connection that run at the same time (default:"
         f" {DEFAULT_CONCURRENT_REQUESTS}; 1: strictly in order)",
@@ -106,19 +106,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("each", "most output that is stored of each, such as 64MiB; 0 stores none"),
         ("total", "most output that is stored of all, such as 1GiB; the oldest goes first"),
     ):
-        variable = f"HANDRAIL_RESULTS_{name.upper()}"
-        add(f"--results-{name}", metavar=name.upper(), help=f"{text} (or: ${variable})")
+        kind = options.seconds if name == "keep" else options.size
+        text += f" (or: $HANDRAIL_RESULTS_{name.upper()})"
+        add(f"--results-{name}", metavar=name.upper(), type=kind, help=text)
     add(
         "--max-processes",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=DEFAULT_PROCESSES,
         help="most running processes of all sessions (default: %(default)s)",
     )
     add(
         "--max-session-processes",
         metavar="N",
-        type=_positive,
+        type=options.number_from(1),
         default=DEFAULT_SESSION_PROCESSES,
         help="most running processes of one session (default: %(default)s)",
     )
@@ -161,7 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--ws-max-clock-skew-seconds",
         metavar="S",
-        type=_whole,
+        type=options.number_from(0),
         help="tolerance for times in bearer tokens (default: 30)",
     )
     add(
@@ -192,12 +193,12 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
     from handrail.server.auth.tokens import AuthMode, AuthSettings
 
     bounds = {
-        f"HANDRAIL_RESULTS_{name.upper()}": value
+        name: value
         for name in ("keep", "each", "total")
         if (value := getattr(args, f"results_{name}")) is not None
     }
     return ServerSettings(
-        results=ResultBounds.from_environment({**os.environ, **bounds}),
+        results=ResultBounds.from_environment(os.environ, bounds),
         listen=parse_listen(args.listen),
         auth=AuthSettings(
             mode=AuthMode(args.ws_auth or "none"),
@@ -327,17 +328,3 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number

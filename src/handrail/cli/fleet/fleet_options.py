@@ -42,7 +42,7 @@ def add_make(parser: argparse.ArgumentParser) -> None:
     add(
         "--nodes",
         metavar="N",
-        type=options_number,
+        type=options.number_from(1),
         help="wait until so many nodes are ready (default: 1)",
     )
     add("--timeout", metavar="S", type=options.seconds, default=60.0, help="wait so long for them")
@@ -71,13 +71,6 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="encrypt the connections to nodes (default: beyond loopback)",
     )
-
-
-def options_number(text: str) -> int:
-    """For argparse: a number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return int(text)
 
 
 def where(args: argparse.Namespace) -> str | list[str]:

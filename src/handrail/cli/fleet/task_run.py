@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEMPLATE",
         help="what each workspace has at first: a directory, a tarball, or sha256:HEX",
     )
-    number = fleet_options.options_number
+    number = options.number_from(1)
     add("--concurrency", metavar="N", type=number, default=64, help="tasks at once (default: 64)")
     add("--cpus", metavar="N", type=_cpus, default=1.0, help="cpus of each workspace (default: 1)")
     add(
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--retries",
         metavar="N",
-        type=_retries,
+        type=options.number_from(0),
         default=2,
         help="how often a task of a lost node may run again (default: 2)",
     )
@@ -115,13 +115,6 @@ def _cpus(text: str) -> float:
     if not 0 <= found < 2**40:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processors")
     return found
-
-
-def _retries(text: str) -> int:
-    """For argparse: a number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
