@@ -9,7 +9,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; Ctrl-C before there is a command to take it ends it quietly."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # INTERRUPTED of exit_codes, which may be what could not be imported
+
+
+def _main() -> None:
     _use_safe_path()
     _fill_standard_descriptors()
     if sys.argv[1:2] in (["run"], ["sandbox"], ["serve"]):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from handrail.cli import style, text_table
+from handrail import __main__
+from handrail.cli import options, style, text_table
 from handrail.cli.foreground_command import duration, harmless
 from tests.cli.user import HANDRAIL, Terminal
 
@@ -59,6 +62,26 @@ def test_what_a_server_says_does_not_reach_the_terminal_as_it_is() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stderr == b"handrail: no\\x1b[2J\nhandrail: o\\x07\n"
+
+
+def test_an_early_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(__main__, "_use_safe_path", interrupt)
+        with pytest.raises(SystemExit) as ended:
+            __main__.main()
+    assert ended.value.code == 130
+
+    async def command() -> int:
+        return 0
+
+    monkeypatch.setattr(asyncio, "run", interrupt)
+    begun = command()
+    with pytest.raises(KeyboardInterrupt):
+        options.to_end(begun)
+    assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,17 @@ def size(text: str) -> int:
 
 def to_end(main: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine; its failures are reported in one line."""
-    import asyncio
-
     try:
+        import asyncio
+
         return asyncio.run(main)
     except HandrailError as error:
         number = error.errno if isinstance(error, ExecutorSpawnFailed) else 0
         return error_output.tell(error, exit_codes.of_unstarted(number))
     except error_output.Interrupted as error:
         return error_output.tell(error, 128 + error.signal)
+    finally:
+        main.close()  # or a Ctrl-C before it has begun would be followed by a warning
 
 
 def told_exit(info: ExitInfo) -> int:
