@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: For a child without a PATH of its own.
 DEFAULT_PATH = b"/usr/local/bin:/bin:/usr/bin"
 
+#: Values of variables that are no more together need no closer look.
+_SURELY_TAKEN = 32 * 1024
+
 #: The last PATH that was searched, and its places.
 _last: tuple[bytes, tuple[bytes, ...]] = (b"", (b"./",))
 
@@ -89,6 +92,8 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
 
     For one in a sandbox: bubblewrap would say so with an exit code, like any command's own.
     """
+    if _too_large(env):
+        raise spawn_failed(name, errno.E2BIG)
     directory = open_cwd(cwd)
     try:
         path = find_program(name, env, directory)
@@ -100,6 +105,19 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
             raise spawn_failed(name, errno.EACCES)
     finally:
         os.close(directory)
+
+
+def _too_large(env: Mapping[bytes, bytes]) -> bool:
+    """Whether the kernel would start no program with these variables."""
+    if sum(map(len, env.values())) < _SURELY_TAKEN:
+        return False
+    sizes = [len(name) + len(value) + 1 for name, value in env.items()]
+    return max(sizes) > _longest_word() or sum(sizes) > os.sysconf("SC_ARG_MAX")
+
+
+def _longest_word() -> int:
+    """How long an argument or variable may be: MAX_ARG_STRLEN of Linux, without its NUL."""
+    return 32 * os.sysconf("SC_PAGE_SIZE") - 1
 
 
 def spawn_failed(program: bytes, number: int) -> SpawnFailed:
@@ -114,9 +132,8 @@ def os_text(number: int) -> str:
     text = os.strerror(number)
     if number == errno.E2BIG:
         limit = os.sysconf("SC_ARG_MAX")
-        longest = 32 * os.sysconf("SC_PAGE_SIZE") - 1  # MAX_ARG_STRLEN of Linux, without its NUL
         text += (
             f" for arguments and environment together (at most {limit} bytes), or one of them is"
-            f" longer than {longest}; give it by stdin or in a file"
+            f" longer than {_longest_word()}; give it by stdin or in a file"
         )
     return f"{text} (os error {number})"
