@@ -31,6 +31,8 @@ def handrail(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
         (["policy", "chek"], "there is no command `chek`; did you mean `check`?"),
         (["run", "--timout", "5", "--", "true"], "no option --timout; did you mean --timeout?"),
         (["ps", "--quite"], "did you mean --quiet?"),
+        (["--json", "ps"], "--json is before the command; options go behind the command, as in"),
+        (["--at", "ws://x", "ps"], "--at is before the command"),
         (["list"], "there is no command `list`; did you mean `ps`?"),
         (["help"], "there is no command `help`; did you mean `--help`?"),
         (["run", "--sandbox", "readonly", "--", "true"], "did you mean `read-only`?"),
@@ -38,6 +40,9 @@ def handrail(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
 )
 def test_did_you_mean(words: list[str], hint: str) -> None:
     done = handrail(*words)
+    if words[0] == "--json":
+        assert hint in json.loads(done.stdout)["error"]["message"]
+        return
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     told = handrail(words[0], "--json", *words[1:])
@@ -112,6 +117,14 @@ def test_a_stdin_that_is_closed_is_empty(tmp_path: Path) -> None:
         )
         assert "Traceback" not in done.stderr
         assert done.returncode == code
+
+
+@pytest.mark.parametrize("road", [[], ["--env", "A=1"]], ids=["fast", "workspace"])
+def test_an_empty_path_is_not_writable(road: list[str], tmp_path: Path) -> None:
+    done = handrail("run", *road, "--read-only", "--writable", "", "--", "touch", "x", cwd=tmp_path)
+    assert done.returncode in (2, 125)
+    assert "'' is no path" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

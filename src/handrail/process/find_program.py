@@ -32,11 +32,12 @@ def open_cwd(path: bytes) -> int:
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise SpawnFailed(
-            f"cannot start in {os.fsdecode(path)}: {os_text(error.errno or 0)}",
-            errno=error.errno or 0,
-            path=os.fsdecode(path),
-        ) from None
+        raise _no_start_in(path, error.errno or 0) from None
+
+
+def _no_start_in(path: bytes, number: int) -> SpawnFailed:
+    name = os.fsdecode(path)
+    return SpawnFailed(f"cannot start in {name}: {os_text(number)}", errno=number, path=name)
 
 
 def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
@@ -96,6 +97,8 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
         raise spawn_failed(name, errno.E2BIG)
     directory = open_cwd(cwd)
     try:
+        if not os.access(".", os.X_OK, dir_fd=directory, effective_ids=True):
+            raise _no_start_in(cwd, errno.EACCES)
         path = find_program(name, env, directory)
         try:
             mode = os.stat(path, dir_fd=directory).st_mode
