@@ -1,7 +1,7 @@
 """Tests of a program that runs commands: with a scripted executor, and with a real server.
 
-``pytest -p handrail.testing.fixtures examples/test_with_fixtures.py`` runs them; a conftest.py
-with ``pytest_plugins = ["handrail.testing.fixtures"]`` does the same.
+``pytest examples/test_with_fixtures.py`` runs them.  Of several files of tests a conftest.py has
+the line ``pytest_plugins``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from handrail import AgentShell, Question, Workspace
 from handrail.testing import FakeExecutor
+
+pytest_plugins = ["handrail.testing.fixtures"]
 
 
 def version(ws: Workspace) -> str:

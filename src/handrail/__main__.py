@@ -9,7 +9,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; Ctrl-C before there is a command to take it ends it quietly."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # INTERRUPTED of exit_codes, which may be what could not be imported
+
+
+def _main() -> None:
     _use_safe_path()
     _fill_standard_descriptors()
     if sys.argv[1:2] in (["run"], ["sandbox"], ["serve"]):
@@ -64,8 +71,10 @@ def _fill_standard_descriptors() -> None:
         if fd > 2:
             os.close(fd)
             return
+        if fd == 0 and sys.stdin is None:
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for as long as we run)
         if fd == 1 and sys.stdout is None:
-            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for as long as we run)
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         if fd == 2 and sys.stderr is None:
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 

@@ -84,6 +84,7 @@ class NamesChecked(AttributesChecked):
 
         def __init_subclass__(cls, **more: Any) -> None:
             super().__init_subclass__(**more)
+            _add_refusals(cls)
             for name, member in list(vars(cls).items()):
                 if name.startswith("_") and name != "__init__":
                     continue
@@ -91,6 +92,28 @@ class NamesChecked(AttributesChecked):
                     setattr(cls, name, arguments_checked(member))
                 elif isinstance(member, classmethod):
                     setattr(cls, name, classmethod(arguments_checked(member.__func__)))
+
+
+#: What a statement looks up first, what else -> the same of its twin, and both statements.
+_STATEMENTS = (
+    (("__enter__", "__exit__"), "__aenter__", "with", "async with"),
+    (("__aenter__", "__aexit__"), "__enter__", "async with", "with"),
+    (("__iter__",), "__aiter__", "for", "async for"),
+    (("__aiter__",), "__iter__", "async for", "for"),
+)
+
+
+def _add_refusals(cls: type) -> None:
+    """Have the statement that is for the twin of a class raise a UsageError with the right one."""
+    for looked_up, twin, wrong, right in _STATEMENTS:
+        if not hasattr(cls, twin) or hasattr(cls, looked_up[0]):
+            continue
+
+        def refuse(self: object, *_: object, wrong: str = wrong, right: str = right) -> None:
+            raise UsageError(f"{_with_article(type(self))} is for `{right}`, not for `{wrong}`")
+
+        for name in looked_up:
+            setattr(cls, name, refuse)
 
 
 def _check_settable(kind: type, name: str) -> None:
@@ -212,6 +235,8 @@ def _wrong_arguments(
     for name in options:
         if name not in known:
             return unknown_option(name, known)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        known.append("other options by their names")
     return UsageError(f"{error}; it takes {', '.join(known) or 'no arguments'}")
 
 

@@ -91,14 +91,20 @@ class ResultBounds:
     total: int = 1024 * 1024 * 1024
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> ResultBounds:
-        """The bounds that HANDRAIL_RESULTS_KEEP, _EACH and _TOTAL set; raises UsageError."""
+    def from_environment(
+        cls, environ: Mapping[str, str], given: Mapping[str, float] | None = None
+    ) -> ResultBounds:
+        """The bounds that HANDRAIL_RESULTS_KEEP, _EACH and _TOTAL set; raises UsageError.
+
+        Those that are ``given`` go before.
+        """
         from handrail.units import parse_duration, parse_size
 
-        found = cls()
+        given = given or {}
+        found = replace(cls(), **given)  # type: ignore[arg-type]
         for name, parse in (("keep", parse_duration), ("each", parse_size), ("total", parse_size)):
             variable = f"HANDRAIL_RESULTS_{name.upper()}"
-            if text := environ.get(variable):
+            if name not in given and (text := environ.get(variable)):
                 try:
                     found = replace(found, **{name: parse(text)})  # type: ignore[arg-type]
                 except UsageError as error:

@@ -129,6 +129,24 @@ async def test_the_defaults_of_the_schema_are_accepted(ws: Path) -> None:
                 read({"cmd": "x", "session_id": 1, field: int(number)})
 
 
+async def test_a_programs_own_mistakes_are_told_and_a_models_ignored(ws: Path) -> None:
+    async with AgentShell(ws, sandbox="off") as opened:
+        shell: Any = opened
+        with pytest.raises(UsageError, match="no option 'workdr'; did you mean 'workdir'"):
+            await shell.exec_command("true", workdr=".")
+        with pytest.raises(UsageError, match="did you mean 'workdir'"):
+            await shell.run("true", workdr=".")
+        with pytest.raises(UsageError, match="did you mean 'keys'"):
+            await shell.write_stdin(1, kyes=["enter"])
+        with pytest.raises(UsageError, match="timeout must be seconds"):
+            await shell.run("true", timeout="5")
+        with pytest.raises(UsageError, match="on_output is a function"):
+            await shell.run("true", on_output=5)
+        with pytest.raises(UsageError, match="input is str or bytes"):
+            await shell.run("cat", stdin=5)
+        assert (await shell.call("exec_command", {"cmd": "true", "workdr": "."})).ok
+
+
 async def test_arguments_may_be_json_text(ws: Path) -> None:
     async with AgentShell(ws) as shell:
         answer = await shell.call("exec_command", json.dumps({"cmd": "echo $((6 * 7))"}))

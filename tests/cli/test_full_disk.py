@@ -114,6 +114,38 @@ def test_the_exit_code_is_in_the_sentence(tmp_path: Path, full: int) -> None:
         assert "the command's exit code was 3" in json.loads(done.stderr)["error"]["message"]
 
 
+def test_a_record_that_cannot_be_written_is_told_and_the_one_before_is_kept(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        start = ["run", "--at", server.url, "--sandbox", "off", "--detach", "--"]
+        name = handrail([*start, "sh", "-c", "read x; exit 3"], tmp_path).stdout.strip()
+        full = [
+            "sh",
+            "-c",
+            'ulimit -f 0; exec "$@"',
+            "sh",
+            *HANDRAIL,
+            "wait",
+            "--timeout",
+            "0",
+            name,
+        ]
+        done = subprocess.run(
+            full,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "xdg")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 124
+        assert f"workspaces/{name}: the workspace's record cannot be written" in done.stderr
+        assert done.stderr.endswith(f"handrail: {name}-1 still runs\n")
+        assert handrail(["kill", name], tmp_path).returncode == 0
+
+
 def test_who_only_looks_leaves_it_running(tmp_path: Path, full: int) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from handrail.cli import style, text_table
+from handrail import __main__
+from handrail.cli import options, style, text_table
 from handrail.cli.foreground_command import duration, harmless
 from tests.cli.user import HANDRAIL, Terminal
 
@@ -28,11 +31,18 @@ def handrail(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
         (["policy", "chek"], "there is no command `chek`; did you mean `check`?"),
         (["run", "--timout", "5", "--", "true"], "no option --timout; did you mean --timeout?"),
         (["ps", "--quite"], "did you mean --quiet?"),
+        (["--json", "ps"], "--json is before the command; options go behind the command, as in"),
+        (["--at", "ws://x", "ps"], "--at is before the command"),
+        (["list"], "there is no command `list`; did you mean `ps`?"),
+        (["help"], "there is no command `help`; did you mean `--help`?"),
         (["run", "--sandbox", "readonly", "--", "true"], "did you mean `read-only`?"),
     ],
 )
 def test_did_you_mean(words: list[str], hint: str) -> None:
     done = handrail(*words)
+    if words[0] == "--json":
+        assert hint in json.loads(done.stdout)["error"]["message"]
+        return
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     told = handrail(words[0], "--json", *words[1:])
@@ -57,6 +67,64 @@ def test_what_a_server_says_does_not_reach_the_terminal_as_it_is() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stderr == b"handrail: no\\x1b[2J\nhandrail: o\\x07\n"
+
+
+def test_an_early_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(__main__, "_use_safe_path", interrupt)
+        with pytest.raises(SystemExit) as ended:
+            __main__.main()
+    assert ended.value.code == 130
+
+    async def command() -> int:
+        return 0
+
+    monkeypatch.setattr(asyncio, "run", interrupt)
+    begun = command()
+    with pytest.raises(KeyboardInterrupt):
+        options.to_end(begun)
+    assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "--tail", "x", "id"], "'x' is no whole number from 0 on"),
+        (["serve", "--max-processes", "0"], "'0' is no whole number from 1 on"),
+        (["serve", "--concurrent-requests", "all"], "'all' is no whole number from"),
+        (["serve", "--results-each", "1QB"], "argument --results-each: '1QB' is no size"),
+        (["serve", "--results-keep", "soon"], "argument --results-keep: 'soon' is no duration"),
+    ],
+)
+def test_what_is_no_number_is_told_by_the_name_of_its_option(words: list[str], said: str) -> None:
+    done = handrail(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_a_stdin_that_is_closed_is_empty(tmp_path: Path) -> None:
+    script = '"$@" <&-'
+    for words, code in ((["apply-patch"], 2), (["network", "check", "--jsonl"], 0)):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *HANDRAIL, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == code
+
+
+@pytest.mark.parametrize("road", [[], ["--env", "A=1"]], ids=["fast", "workspace"])
+def test_an_empty_path_is_not_writable(road: list[str], tmp_path: Path) -> None:
+    done = handrail("run", *road, "--read-only", "--writable", "", "--", "touch", "x", cwd=tmp_path)
+    assert done.returncode in (2, 125)
+    assert "'' is no path" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_the_demo_without_bubblewrap(tmp_path: Path) -> None:
 
 
 def test_the_fixtures(tmp_path: Path) -> None:
-    words = ["-q", "-p", "handrail.testing.fixtures", "-p", "no:cacheprovider"]
+    words = ["-q", "-p", "no:cacheprovider"]
     file = EXAMPLES / "test_with_fixtures.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "-c", "/dev/null", str(file)],

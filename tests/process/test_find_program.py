@@ -6,11 +6,12 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from handrail.errors import SpawnFailed
-from handrail.process.find_program import DEFAULT_PATH, find_program, open_cwd, os_text
+from handrail.process.find_program import DEFAULT_PATH, check, find_program, open_cwd, os_text
 
 
 @pytest.fixture
@@ -112,3 +113,18 @@ def test_directory_stays_the_same_when_it_is_renamed(here: int, tmp_path: Path) 
 
 def test_too_big_names_the_limit() -> None:
     assert str(os.sysconf("SC_ARG_MAX")) in os_text(errno.E2BIG)
+
+
+def test_a_directory_that_may_not_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bubblewrap would start, and exit with 1 as if the command had."""
+    access = os.access
+
+    def denied(path: str, mode: int, **how: Any) -> bool:
+        return path != "." and access(path, mode, **how)
+
+    monkeypatch.setattr(os, "access", denied)
+    with pytest.raises(SpawnFailed, match=f"cannot start in {tmp_path}: Permission denied") as it:
+        check(b"true", {b"PATH": b"/usr/bin:/bin"}, os.fsencode(tmp_path))
+    assert it.value.errno == errno.EACCES

@@ -273,6 +273,11 @@ async def test_d14_too_much_of_it(server: ServerProcess, where: str) -> None:
         code, text = await client.refused("process/start", params)
         assert code == -32603
         assert f"at most {os.sysconf('SC_ARG_MAX')} bytes" in text
+        params = client.start_params("p", "true", "x" * 131_072)  # fewer bytes, one word
+        assert (
+            "longer than 131071; give it by stdin"
+            in (await client.refused("process/start", params))[1]
+        )
         await client.start("p", "true")
         await client.until_closed("p")
 

@@ -83,6 +83,24 @@ def test_an_interrupt_cancels_and_waits_for_the_clean_up() -> None:
     assert steps == ["cleaned up"]
 
 
+def test_an_interrupt_just_after_the_end_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = loop_thread._wait
+    interrupts = iter([KeyboardInterrupt])
+
+    def wait_and_be_interrupted(lock: threading.Lock) -> None:
+        wait(lock)
+        for interrupt in interrupts:
+            raise interrupt
+
+    async def short() -> None:
+        pass
+
+    monkeypatch.setattr(loop_thread, "_wait", wait_and_be_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop_thread.call(short())
+    loop_thread.call(short())
+
+
 def test_after_stop_the_next_call_starts_again() -> None:
     before = loop_thread.bridge()
     loop_thread.stop()

@@ -78,6 +78,30 @@ async def test_what_is_not_awaited_yet_says_so(tmp_path: Path) -> None:
     opening.close()
 
 
+async def test_the_statement_of_the_twin_is_explained(tmp_path: Path) -> None:
+    blocking: Any = Workspace(tmp_path)
+    twin: Any = handrail.AsyncWorkspace(tmp_path)
+    with pytest.raises(UsageError, match=r"^an AsyncWorkspace is for `async with`, not for `with`"):
+        with twin:
+            pass
+    with pytest.raises(UsageError, match=r"^a Workspace is for `with`, not for `async with`"):
+        async with blocking:
+            pass
+    shell: Any = handrail.AgentShell(tmp_path)
+    with pytest.raises(UsageError, match=r"^an AgentShell is for `async with`"):
+        with shell:
+            pass
+    async with handrail.AsyncWorkspace(tmp_path, sandbox="off") as ws:
+        process: Any = await ws.start("true")
+        with pytest.raises(UsageError, match=r"^an AsyncProcess is for `async for`, not for `for`"):
+            list(process)
+        async with ws.shell() as session:
+            some: Any = session
+            with pytest.raises(UsageError, match=r"^an AsyncShell is for `async with`"):
+                with some:
+                    pass
+
+
 def test_kinds_are_texts_as_in_json() -> None:
     """So that a program compares them with what the documentation and ``--json`` say."""
     assert handrail.ExitKind.LIMIT_EXCEEDED == "limitExceeded"
@@ -179,6 +203,7 @@ def test_arguments_that_are_not_taken_are_explained(ws: Workspace) -> None:
             (lambda: any_of.DenyAllApprover(5), "text= takes a str, not int"),
             (lambda: any_of.AllowListApprover(5), "prefixes are a list"),
             (process.press, "no key to press"),
+            (lambda: anything.run("true", "more"), "it takes .*text, other options by their names"),
             (lambda: anything.run("true", chekc=True), "did you mean 'check'"),
             (lambda: anything.run("true", max_outpt=1), "did you mean 'max_output'"),
             (lambda: any_of.run("true", inherit="core"), "did you mean 'inherit_env'"),

@@ -256,6 +256,8 @@ def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> Non
         ws.python(python=sys.executable, env={"PYTHONPATH": _without_jupyter(tmp_path)})
     with pytest.raises(ExecutorSpawnFailed):
         ws.python(python="/nowhere/python")
+    with pytest.raises(ExecutorSpawnFailed, match="is python= an interpreter"):
+        ws.python(python="/bin/true")
     with ws.python() as py, pytest.raises(UsageError, match="code= takes a str"):
         py.run(b"1")  # type: ignore[arg-type]
 
@@ -348,11 +350,20 @@ async def test_going_on_while_code_runs(tmp_path: Path) -> None:
         await again.close()
 
 
+def test_another_process_is_no_session_and_is_sent_nothing(ws: Workspace) -> None:
+    process = ws.start("cat")
+    with pytest.raises(UsageError, match=r"'cat': running> is no Python session"):
+        ws.python(process=process)
+    process.close_stdin()
+    assert process.result().stdout == ""
+
+
 async def test_a_process_that_does_not_answer_runs_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with AsyncWorkspace(tmp_path, sandbox="off") as ws:
-        process = await ws.start("exec sleep 1000")
+        silent = "import time; time.sleep(1000)"
+        process = await ws.start([sys.executable, *python_session.driver()[:2], silent])
         attach = asyncio.create_task(ws.python(process=process))
         await asyncio.sleep(0)
         attach.cancel()

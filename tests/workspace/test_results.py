@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -177,6 +178,24 @@ def test_a_detached_process_is_found_after_its_end(server: ServerProcess, root: 
     with Workspace(root, at=server.url, sandbox="off") as ws:
         result = ws.process(process_id).result()
         assert (result.stdout, result.exit_code) == ("late\n", 6)
+
+
+def test_a_workspace_that_cannot_be_recorded_is_not_left(server: ServerProcess, root: Path) -> None:
+    """Without a record nothing would lead to its processes."""
+    with Workspace(root, at=server.url, sandbox="off") as ws:
+        process = ws.start("cat")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match=r"record cannot be written .*make room") as failed:
+                ws.detach()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert "/workspaces/" in failed.value.filename
+        process.send("still here\n")
+        process.close_stdin()
+        assert process.result().stdout == "still here\n"
+        assert ws.run("echo on").stdout == "on\n"
 
 
 def test_a_process_that_runs_shows_what_its_server_no_longer_has(

@@ -41,6 +41,25 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
+def test_more_words_than_bubblewrap_takes(root: Path) -> None:
+    with Workspace(root) as ws:
+        with pytest.raises(
+            SandboxUnavailable, match=r"has 20001 words, and bubblewrap takes \d+"
+        ) as it:
+            ws.run(["true", *["x"] * 20_000])
+        most = int(str(it.value).partition("bubblewrap takes ")[2].split()[0])
+        assert ws.run(["true", *["x"] * (most - 1)]).ok
+
+
+@pytest.mark.parametrize("sandbox", ["workspace-write", "off"])
+def test_a_variable_that_is_too_long(root: Path, sandbox: SandboxName) -> None:
+    """bubblewrap would start, and exit with 1 as if the command had."""
+    with Workspace(root, sandbox=sandbox) as ws:
+        with pytest.raises(ExecutorSpawnFailed, match="longer than 131071"):
+            ws.run("true", env={"LONG": "x" * 131_067})
+        assert ws.run("printf ${#LONG}", env={"LONG": "x" * 131_066}).stdout == "131066"
+
+
 def test_writes_only_below_the_root(root: Path) -> None:
     with Workspace(root) as ws:
         result = ws.run("echo in > inside; echo out > ../outside; echo $?")

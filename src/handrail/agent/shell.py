@@ -61,12 +61,13 @@ from handrail.unified_exec.tools import (
     OutputRange,
     ToolFailed,
     WriteStdinArgs,
+    check_fields,
     exec_command_args,
     read_arguments,
     read_output_args,
     write_stdin_args,
 )
-from handrail.workspace.arguments import check_callable, seconds, to_path
+from handrail.workspace.arguments import check_callable, seconds, to_bytes, to_path
 from handrail.workspace.profile import Profile
 
 log = logging.getLogger(__name__)
@@ -203,6 +204,7 @@ class AgentShell(NamesChecked):
 
         Raises ToolFailed with a sentence for the model, TurnAborted, UsageError.
         """
+        check_fields(more, ExecCommandArgs)
         return await self._executed(exec_command_args({"cmd": cmd, **more}), call_id)
 
     async def _executed(self, args: ExecCommandArgs, call_id: str | None) -> ExecAnswer:
@@ -235,6 +237,10 @@ class AgentShell(NamesChecked):
         output so far, ApprovalRejected or Forbidden when it was not run, and UsageError.  With
         ``check=False`` such an end is an output too, with the error's text in ``stderr``.
         """
+        timeout = seconds(timeout, "timeout")
+        check_callable(on_output, "on_output")
+        stdin = None if stdin is None else to_bytes(stdin)
+        check_fields(more, ExecCommandArgs)
         try:
             return await self._run(cmd, timeout, stdin, on_output, call_id or _new_id(), more)
         except HandrailError as error:
@@ -262,6 +268,7 @@ class AgentShell(NamesChecked):
 
     async def write_stdin(self, session_id: int, chars: str = "", **more: Any) -> ExecAnswer:
         """Write to a session, or wait for it; raises UnknownProcess, ToolFailed, UsageError."""
+        check_fields(more, WriteStdinArgs)
         args = write_stdin_args({"session_id": session_id, "chars": chars, **more})
         return await self._written(args)
 

@@ -44,6 +44,10 @@ COMMANDS = {
 }
 
 
+#: What may be there instead of a command.
+_WITHOUT_COMMAND = ("-h", "--help", "--version")
+
+
 def program() -> int:
     """The program: run one command, and print a sentence for every expected failure."""
     words = sys.argv[1:]
@@ -93,7 +97,11 @@ def main(words: list[str]) -> int:
 
     error_output.use_json(error_output.asks_for_json(words))
     shown = words[:1] if words and words[0] in COMMANDS else COMMANDS
-    args = build_parser(shown, filled=words).parse_args(words)
+    parser = build_parser(shown, filled=words)
+    if words and words[0].startswith("-") and words[0] not in _WITHOUT_COMMAND:
+        text = "options go behind the command, as in `handrail run --timeout 5m -- make`"
+        parser.error(f"{words[0]} is before the command; {text}")
+    args = parser.parse_args(words)
     error_output.use_json(getattr(args, "json", False))
     code: int = args.run(args)
     return code

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from handrail.cli import options, variable_options
+from handrail.cli import error_output, options, variable_options
+from handrail.cli.stdio import say
 from handrail.errors import ExecutorTransportFailed, UsageError
 
 if TYPE_CHECKING:
@@ -100,9 +101,15 @@ def start_server(workspace_id: str) -> None:
 
 
 async def leave(workspace: AsyncWorkspace) -> None:
-    """Detach again, or end the workspace when nothing is left in it."""
+    """Detach again, or end the workspace when nothing is left in it.
+
+    Where the record cannot be written the one before still leads to it.
+    """
     if workspace.processes:
-        await workspace.detach()
+        try:
+            await workspace.detach()
+        except OSError as error:
+            say(f"handrail: {error_output.sentence(error)}")
     else:
         await workspace.close()
 

@@ -108,6 +108,8 @@ def with_writable(intent: Intent, paths: Sequence[str], cwd: str) -> Intent:
     """
     from handrail.sandbox.profile import Access, Entry, within
 
+    if "" in paths:  # of a variable that is not set, perhaps
+        raise NotRun("--writable '' is no path; '.' is the working directory")
     more = [os.path.normpath(os.path.join(cwd, path)) for path in paths]
     tops = [os.fsencode(path) for path in more if os.path.exists(path)]
     for entry in intent.entries:

@@ -64,16 +64,12 @@ def seconds(text: str) -> float:
 
 
 def number_from(least: int) -> Callable[[str], int]:
-    """For argparse: parse a number that is no smaller."""
+    """For argparse: what parses a whole number that is at least so large."""
 
     def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
-        return number
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
 
     return parse
 
@@ -88,15 +84,17 @@ def size(text: str) -> int:
 
 def to_end(main: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine; its failures are reported in one line."""
-    import asyncio
-
     try:
+        import asyncio
+
         return asyncio.run(main)
     except HandrailError as error:
         number = error.errno if isinstance(error, ExecutorSpawnFailed) else 0
         return error_output.tell(error, exit_codes.of_unstarted(number))
     except error_output.Interrupted as error:
         return error_output.tell(error, 128 + error.signal)
+    finally:
+        main.close()  # or a Ctrl-C before it has begun would be followed by a warning
 
 
 def told_exit(info: ExitInfo) -> int:

@@ -8,6 +8,21 @@ from collections.abc import Iterable, Iterator
 
 _CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)$")
 _UNKNOWN = "unrecognized arguments: "
+#: What other programs call a command -> ours.
+_ELSEWHERE = {
+    "help": "--help",
+    "version": "--version",
+    "list": "ps",
+    "ls": "ps",
+    "status": "ps",
+    "rm": "prune",
+    "copy": "cp",
+    "scp": "cp",
+    "upload": "cp",
+    "download": "cp",
+    "bash": "shell",
+    "sh": "shell",
+}
 
 
 def improved(parser: argparse.ArgumentParser, message: str) -> str:
@@ -17,6 +32,8 @@ def improved(parser: argparse.ArgumentParser, message: str) -> str:
         choices = [word.strip().strip("'") for word in found["choices"].split(",")]
         meant = nearest(found["word"], choices)
         if message.startswith("argument COMMAND"):
+            if parser.prog == "handrail":
+                meant = _ELSEWHERE.get(found["word"], meant)
             all_of_them = ", ".join(choices)
             hint = f"did you mean `{meant}`?" if meant else f"they are {all_of_them}"
             return f"there is no command `{found['word']}`; {hint}"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: For a child without a PATH of its own.
 DEFAULT_PATH = b"/usr/local/bin:/bin:/usr/bin"
 
+#: Values of variables that are no more together need no closer look.
+_SURELY_TAKEN = 32 * 1024
+
 #: The last PATH that was searched, and its places.
 _last: tuple[bytes, tuple[bytes, ...]] = (b"", (b"./",))
 
@@ -29,11 +32,12 @@ def open_cwd(path: bytes) -> int:
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise SpawnFailed(
-            f"cannot start in {os.fsdecode(path)}: {os_text(error.errno or 0)}",
-            errno=error.errno or 0,
-            path=os.fsdecode(path),
-        ) from None
+        raise _no_start_in(path, error.errno or 0) from None
+
+
+def _no_start_in(path: bytes, number: int) -> SpawnFailed:
+    name = os.fsdecode(path)
+    return SpawnFailed(f"cannot start in {name}: {os_text(number)}", errno=number, path=name)
 
 
 def find_program(name: bytes, env: Mapping[bytes, bytes], cwd: int) -> bytes:
@@ -89,8 +93,12 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
 
     For one in a sandbox: bubblewrap would say so with an exit code, like any command's own.
     """
+    if _too_large(env):
+        raise spawn_failed(name, errno.E2BIG)
     directory = open_cwd(cwd)
     try:
+        if not os.access(".", os.X_OK, dir_fd=directory, effective_ids=True):
+            raise _no_start_in(cwd, errno.EACCES)
         path = find_program(name, env, directory)
         try:
             mode = os.stat(path, dir_fd=directory).st_mode
@@ -102,9 +110,23 @@ def check(name: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> None:
         os.close(directory)
 
 
+def _too_large(env: Mapping[bytes, bytes]) -> bool:
+    """Whether the kernel would start no program with these variables."""
+    if sum(map(len, env.values())) < _SURELY_TAKEN:
+        return False
+    sizes = [len(name) + len(value) + 1 for name, value in env.items()]
+    return max(sizes) > _longest_word() or sum(sizes) > os.sysconf("SC_ARG_MAX")
+
+
+def _longest_word() -> int:
+    """How long an argument or variable may be: MAX_ARG_STRLEN of Linux, without its NUL."""
+    return 32 * os.sysconf("SC_PAGE_SIZE") - 1
+
+
 def spawn_failed(program: bytes, number: int) -> SpawnFailed:
     """The error for a program that the kernel did not start."""
-    name = os.fsdecode(program)
+    # What is too long is the command's own, also where a wrapper was to be started.
+    name = "the command" if number == errno.E2BIG else os.fsdecode(program)
     return SpawnFailed(f"cannot start {name}: {os_text(number)}", errno=number, path=name)
 
 
@@ -113,5 +135,8 @@ def os_text(number: int) -> str:
     text = os.strerror(number)
     if number == errno.E2BIG:
         limit = os.sysconf("SC_ARG_MAX")
-        text += f" for arguments and environment together (at most {limit} bytes)"
+        text += (
+            f" for arguments and environment together (at most {limit} bytes), or one of them is"
+            f" longer than {_longest_word()}; give it by stdin or in a file"
+        )
     return f"{text} (os error {number})"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
 from handrail.errors import HandrailError, UsageError
+from handrail.name_hints import unknown_option
 
 SANDBOX_PERMISSIONS = ("use_default", "require_escalated", "with_additional_permissions")
 
@@ -202,6 +203,13 @@ def read_output_args(arguments: Mapping[str, object]) -> ReadOutputArgs:
     _not_negative(args.offset, "offset")
     _not_negative(args.max_bytes, "max_bytes")
     return args
+
+
+def check_fields(given: Iterable[str], kind: type[msgspec.Struct]) -> None:
+    """Raise UsageError for a field that a program mistyped; those of a model are ignored."""
+    for name in given:
+        if name not in kind.__struct_fields__:
+            raise unknown_option(name, kind.__struct_fields__)
 
 
 def _with_number(arguments: Mapping[str, object]) -> Mapping[str, object]:

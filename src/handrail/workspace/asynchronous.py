@@ -179,6 +179,8 @@ class AsyncWorkspace(NamesChecked):
         detach.check_timeouts(self._processes)
         left = [one for one in self._processes if one.worth_finding]
         session = ("", None) if self._claim is None else self._claim.record.resume
+        if self._claim is None and self._location.at is not None:
+            detached_store.check_room(self._tag)
         if self._location.is_open or self._claim is None:
             live = [one.session.process_id for one in left if one.session_id is None or one.running]
             session = await self._location.detach(limit, live)
@@ -195,11 +197,7 @@ class AsyncWorkspace(NamesChecked):
             count=self._count,
             until=until,
         )
-        if self._claim is not None:
-            self._claim.save(record)
-            self._claim.release()
-        else:
-            detached_store.create(record)
+        detached_store.leave(record, self._claim)
         self._let_go()
         return self._tag
 

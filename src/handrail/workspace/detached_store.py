@@ -102,9 +102,20 @@ class Claim:
             self._fd = -1
 
 
-def create(record: DetachedRecord) -> None:
-    """Write the record of a workspace that is being detached from."""
-    _write(os.path.join(_directory(), record.id), record)
+def leave(record: DetachedRecord, claimed: Claim | None) -> None:
+    """Write the record of a workspace that is being detached from, and unlock it."""
+    if claimed is None:
+        _write(os.path.join(_directory(), record.id), record)
+        return
+    claimed.save(record)
+    claimed.release()
+
+
+def check_room(workspace_id: str) -> None:
+    """Raise the OSError of ``leave`` before the workspace is left: nothing else leads to it."""
+    path = os.path.join(_directory(), f"{workspace_id}.room")
+    _write(path, DetachedRecord(workspace_id, "", "", "", None, None))
+    os.unlink(path)
 
 
 def claim(workspace_id: str) -> Claim:
@@ -207,5 +218,8 @@ def _write(path: str, record: DetachedRecord) -> None:
     try:
         data = json.dumps(asdict(record)).encode()
         private_files.replace_file(directory, os.path.basename(path), data)
+    except OSError as error:
+        text = f"the workspace's record cannot be written ({os.strerror(error.errno or 0)})"
+        raise OSError(error.errno, f"{text}; make room, and try again", path) from None
     finally:
         os.close(directory)

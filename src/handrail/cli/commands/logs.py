@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     detached.add_id(parser)
     add = parser.add_argument
     add("-f", "--follow", action="store_true", help="wait for more until its end")
-    number = options.number_from(0)
-    add("-n", "--tail", metavar="N", type=number, help="only the last N lines of what is there")
+    text = "only the last N lines of what is there"
+    add("-n", "--tail", metavar="N", type=options.number_from(0), help=text)
     add("--since", metavar="T", type=options.seconds, help="only what is newer, such as 5m")
     options.add_json(parser)
 

@@ -106,8 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("each", "most output that is stored of each, such as 64MiB; 0 stores none"),
         ("total", "most output that is stored of all, such as 1GiB; the oldest goes first"),
     ):
-        variable = f"HANDRAIL_RESULTS_{name.upper()}"
-        add(f"--results-{name}", metavar=name.upper(), help=f"{text} (or: ${variable})")
+        kind = options.seconds if name == "keep" else options.size
+        text += f" (or: $HANDRAIL_RESULTS_{name.upper()})"
+        add(f"--results-{name}", metavar=name.upper(), type=kind, help=text)
     add(
         "--max-processes",
         metavar="N",
@@ -193,12 +194,12 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
     from handrail.server.auth.tokens import AuthMode, AuthSettings
 
     bounds = {
-        f"HANDRAIL_RESULTS_{name.upper()}": value
+        name: value
         for name in ("keep", "each", "total")
         if (value := getattr(args, f"results_{name}")) is not None
     }
     return ServerSettings(
-        results=ResultBounds.from_environment({**os.environ, **bounds}),
+        results=ResultBounds.from_environment(os.environ, bounds),
         listen=parse_listen(args.listen),
         auth=AuthSettings(
             mode=AuthMode(args.ws_auth or "none"),

@@ -223,7 +223,10 @@ class ExecServerClient:
                 async with asyncio.timeout_at(deadline):
                     await self._up.wait()
             except TimeoutError:
-                raise CallTimedOut(f"no connection for {method} within its time") from None
+                raise CallTimedOut(
+                    f"no connection for {method} within its time: the last one was lost, and its"
+                    " server has not answered since; is it still running?"
+                ) from None
 
     async def status(self) -> str:
         """``ready`` when commands can be run; never causes a reconnect."""

@@ -36,7 +36,9 @@ DEVICE_NODES = (
 HOST_TERMINALS, CLOSED = b"/dev/pts", b"/dev/shm"
 #: Copying this file is the last thing bwrap does before it starts the command.
 READY_FILE = b"/dev/.ready"
-#: bwrap itself refuses more than 9000 arguments.
+#: bwrap itself refuses more than 9000 arguments, its own name and three of ours included.
+MOST_WORDS = 9000 - 4
+#: Of those, how many may be the sandbox's own.
 MOST_ARGUMENTS = 8900
 #: Parts of the host's /proc that its root could write: the settings stay readable,
 PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")

@@ -21,6 +21,7 @@ from handrail.sandbox.bwrap.arguments import (
     INFO_FD,
     JOIN_FD,
     MOST_ARGUMENTS,
+    MOST_WORDS,
     NETWORK_FD,
     READY_FD,
     SECCOMP_FD,
@@ -132,6 +133,12 @@ def wrap(
     if tty and stub < 0:
         # The terminal becomes the command's own, in a session of its own.
         argv = (_setsid(), b"-c", *argv)
+    most = MOST_WORDS - len(arguments)
+    if len(argv) > most:
+        raise SandboxUnavailable(
+            f"the command has {len(argv)} words, and bubblewrap takes {most} of them with this"
+            " profile; give the others by stdin, as to xargs, or in a file"
+        )
     lease = plan.registry.acquire(plan.masks) if plan.masks and stub < 0 else None
     fds = PassedFds(plan.passed)
     if stub >= 0 and plan.masks:

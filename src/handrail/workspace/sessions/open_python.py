@@ -10,7 +10,7 @@ from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace.arguments import AnyPath, to_path
 from handrail.workspace.options import PythonOptions, check_options
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.sessions.python import AsyncPythonSession, driver
+from handrail.workspace.sessions.python import AsyncPythonSession, driver, is_driver
 
 if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -31,6 +31,8 @@ async def open_python(
     check_options(options, PythonOptions, "python", "process")
     if process is not None and process not in workspace.processes:
         raise UsageError(f"{process!r} is no running process of this workspace")
+    if process is not None and not is_driver(process.argv):  # it would be sent what it never reads
+        raise UsageError(f"{process!r} is no Python session; leave process= out to start one")
     executor = await workspace.executor()
     if python is not None:
         programs = [to_path(python)]

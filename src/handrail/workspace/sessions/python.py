@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any, Self
 
@@ -91,7 +91,8 @@ class AsyncPythonSession(RestartableSession["_Life"]):
             await life.end(terminate=ours)
             if life.missing is not None:
                 raise UsageError(life.missing)
-            raise ExecutorSpawnFailed(f"the Python kernel ended at its start: {life.said}")
+            said = life.said or "it said nothing; is python= an interpreter of Python?"
+            raise ExecutorSpawnFailed(f"the Python kernel ended at its start: {said}")
         return life
 
     @property
@@ -303,6 +304,11 @@ def driver() -> tuple[str, ...]:
     """The arguments of an interpreter that make it run the driver."""
     text = files("handrail.workspace.sessions").joinpath("python_driver.py").read_text("utf-8")
     return "-c", _LAUNCH, text
+
+
+def is_driver(argv: Sequence[str | bytes]) -> bool:
+    """Whether a process was started with a driver, also one of another version."""
+    return tuple(argv[1:3]) == ("-c", _LAUNCH)
 
 
 async def _within(future: asyncio.Future[None], limit: float | None) -> bool:

@@ -57,7 +57,7 @@ class LoopThread:
             _wait(call.ended)
         except BaseException:
             self.loop.call_soon_threadsafe(call.cancel, self.loop)
-            _wait_through_interrupts(call.ended)
+            _wait_through_interrupts(call)
             raise
         return call.result()
 
@@ -89,9 +89,9 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop; ``ended`` is released when it is over."""
+    """One coroutine on the loop; ``ended`` is released, once, when it is over."""
 
-    __slots__ = ("_coroutine", "_error", "_result", "_task", "ended")
+    __slots__ = ("_coroutine", "_error", "_result", "_task", "ended", "over")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -101,6 +101,8 @@ class _Call(Generic[T]):
         # A bare lock: waiting for it is interrupted by signals, and nothing is cheaper.
         self.ended = threading.Lock()
         self.ended.acquire()
+        #: What the lock does not tell a second time: an interrupt may come after it was acquired.
+        self.over = False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._task is not None:
@@ -113,13 +115,17 @@ class _Call(Generic[T]):
             self._result.append(await self._coroutine)
         except BaseException as error:  # noqa: BLE001 (raised by the caller)
             self._error = error
-        self.ended.release()  # now, and not in the next turn of the loop
+        self._end()  # now, and not in the next turn of the loop
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # before it had begun
             self._coroutine.close()
             self._error = asyncio.CancelledError()
-            self.ended.release()
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self.ended.release()
 
     def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
         self.begin(loop)
@@ -147,13 +153,12 @@ def _wait(lock: threading.Lock) -> None:
         pass
 
 
-def _wait_through_interrupts(lock: threading.Lock) -> None:
-    while True:
+def _wait_through_interrupts(call: _Call[Any]) -> None:
+    while not call.over:
         try:
-            _wait(lock)
+            call.ended.acquire(timeout=_LOOK_SECONDS)
         except KeyboardInterrupt:
             continue  # it is being cancelled: returning now would leave something behind
-        return
 
 
 async def _end_tasks() -> None:
