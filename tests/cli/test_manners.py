@@ -149,10 +149,10 @@ def test_what_is_no_duration() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["logs", "--tail", "few", "ID"], "--tail: 'few' is no number from 0 on"),
-        (["logs", "--tail=-1", "ID"], "--tail: '-1' is no number from 0 on"),
-        (["serve", "--max-processes", "0"], "--max-processes: '0' is no number from 1 on"),
-        (["fleet", "logs", "--lines", "0", "NODE"], "--lines: '0' is no number from 1 on"),
+        (["logs", "--tail", "few", "ID"], "--tail: 'few' is no whole number from 0 on"),
+        (["logs", "--tail=-1", "ID"], "--tail: '-1' is no whole number from 0 on"),
+        (["serve", "--max-processes", "0"], "--max-processes: '0' is no whole number from 1 on"),
+        (["fleet", "logs", "--lines", "0", "NODE"], "--lines: '0' is no whole number from 1 on"),
     ],
 )
 def test_what_is_no_number(words: list[str], said: str) -> None:
