@@ -154,6 +154,25 @@ def test_bytes_that_were_lost_on_the_way_are_told() -> None:
     with_agent(scenario, gate=ScriptedGate(Script))
 
 
+class Answered(Script):
+    """A session that ends by what is written, before the write is answered."""
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def test_the_end_is_told_after_the_write_that_made_it() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("x", tty=True, yield_time_ms=250)
+        ended = await agent.write(answer.process_id, "exit\n")
+        assert ended.exit_code == -1
+        assert [type(one) for one in agent.events[-2:]] == [Interaction, End]
+
+    with_agent(scenario, gate=ScriptedGate(Answered))
+
+
 def test_a_write_that_comes_too_late_is_answered_with_the_end() -> None:
     async def scenario(agent: Agent) -> None:
         answer = await agent.exec("x", tty=True, yield_time_ms=250)
