@@ -126,9 +126,33 @@ def test_run_gives_the_whole_output_under_the_same_rules(base: Path, work: Path)
             assert (late_too.exit_code, late_too.timed_out) == (124, True)
             with pytest.raises(UsageError, match="no terminal"):
                 await shell.run("true", tty=True)
+            assert (await shell.run("cat", stdin="text")).stdout == b"text"
 
     played(main())
     assert not (base / "out").exists()
+
+
+def test_mistaken_arguments_of_a_method_are_named(work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            mistakes: list[tuple[Any, dict[str, Any], str]] = [
+                (shell.exec_command, {"workdr": "/"}, "did you mean 'workdir'"),
+                (shell.exec_command, {"timeout": 3}, "no option 'timeout'"),
+                (shell.run, {"cwd": "/"}, "no option 'cwd'"),
+                (shell.run, {"timeout": -1}, "timeout"),
+                (shell.run, {"stdin": 5}, "str or bytes"),
+                (shell.run, {"on_output": 5}, "on_output"),
+            ]
+            for method, given, named in mistakes:
+                with pytest.raises(UsageError, match=named):
+                    await method("touch made", **given)
+            with pytest.raises(UsageError, match="no option 'timeout'"):
+                await shell.write_stdin(1000, timeout=3)
+            # A model's are ignored, as its other tools do.
+            assert (await shell.call("exec_command", {"cmd": "true", "timeout": 3})).ok
+
+    played(main())
+    assert not (work / "made").exists()
 
 
 @pytest.mark.parametrize("watch", [False, True])
@@ -431,6 +455,9 @@ HALF = "\ud83d"
         ("apply_patch", {"patch": ADD.format("new"), "workdir": "a\0b"}),
         ("apply_patch", {"patch": ADD.format("new"), "workdir": 5}),
         (HALF, {}),
+        ("exec_command", '{"cmd": "touch x", "more": ' + "[" * 500 + "]" * 500 + "}"),
+        ("write_stdin", {"session_id": "9" * 5000}),
+        ("read_output", {"session_id": "9" * 5000}),
     ],
 )
 def test_odd_arguments_are_answered_with_a_text(work: Path, name: str, arguments: Any) -> None:

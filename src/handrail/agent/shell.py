@@ -34,7 +34,7 @@ from handrail.agent.target import (
 from handrail.agent.tool_answer import ToolAnswer, range_text, with_hosts, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
 from handrail.executor.base import Executor
-from handrail.name_hints import NamesChecked
+from handrail.name_hints import NamesChecked, unknown_option
 from handrail.network.settings import Network, checked
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
@@ -66,7 +66,7 @@ from handrail.unified_exec.tools import (
     read_output_args,
     write_stdin_args,
 )
-from handrail.workspace.arguments import check_callable, seconds, to_path
+from handrail.workspace.arguments import check_callable, seconds, to_bytes, to_path
 from handrail.workspace.profile import Profile
 
 log = logging.getLogger(__name__)
@@ -203,6 +203,7 @@ class AgentShell(NamesChecked):
 
         Raises ToolFailed with a sentence for the model, TurnAborted, UsageError.
         """
+        _check_names(more, ExecCommandArgs)
         return await self._executed(exec_command_args({"cmd": cmd, **more}), call_id)
 
     async def _executed(self, args: ExecCommandArgs, call_id: str | None) -> ExecAnswer:
@@ -222,7 +223,7 @@ class AgentShell(NamesChecked):
         cmd: str,
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
-        stdin: bytes | None = None,
+        stdin: str | bytes | None = None,
         on_output: OnOutput | None = None,
         check: bool = True,
         call_id: str | None = None,
@@ -235,8 +236,11 @@ class AgentShell(NamesChecked):
         output so far, ApprovalRejected or Forbidden when it was not run, and UsageError.  With
         ``check=False`` such an end is an output too, with the error's text in ``stderr``.
         """
+        _check_names(more, ExecCommandArgs)
+        check_callable(on_output, "on_output")
+        limit, given = seconds(timeout, "timeout"), None if stdin is None else to_bytes(stdin)
         try:
-            return await self._run(cmd, timeout, stdin, on_output, call_id or _new_id(), more)
+            return await self._run(cmd, limit, given, on_output, call_id or _new_id(), more)
         except HandrailError as error:
             if check or isinstance(error, TurnAborted):
                 raise
@@ -262,6 +266,7 @@ class AgentShell(NamesChecked):
 
     async def write_stdin(self, session_id: int, chars: str = "", **more: Any) -> ExecAnswer:
         """Write to a session, or wait for it; raises UnknownProcess, ToolFailed, UsageError."""
+        _check_names(more, WriteStdinArgs)
         args = write_stdin_args({"session_id": session_id, "chars": chars, **more})
         return await self._written(args)
 
@@ -308,8 +313,12 @@ class AgentShell(NamesChecked):
 
         ``openai`` (Responses), ``openai-chat`` (Chat Completions), ``anthropic`` or ``mcp``.
         """
-        settings = self._exec_settings
-        return agent_tools(form, login=self._login if settings is None else settings.allow_login)
+        given, policy = self._exec_settings, self._policy
+        return agent_tools(
+            form,
+            login=self._login if given is None else given.allow_login,
+            additional=isinstance(policy, orchestration.Settings) and policy.additional_permissions,
+        )
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str, *, call_id: str | None = None
@@ -458,6 +467,14 @@ class _Pausing:
     async def ask(self, question: Question) -> Answer:
         with self._shell.asking(question.call_id):
             return await self._approver.ask(question)
+
+
+def _check_names(given: Mapping[str, Any], kind: type[ExecCommandArgs | WriteStdinArgs]) -> None:
+    """Raises UsageError for an argument that the tool lacks; those of a model are ignored."""
+    known = kind.__struct_fields__[1:]  # the first one is a parameter of its method
+    for name in given:
+        if name not in known:
+            raise unknown_option(name, known)
 
 
 def _new_id() -> str:
