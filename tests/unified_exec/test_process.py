@@ -154,6 +154,26 @@ def test_bytes_that_were_lost_on_the_way_are_told() -> None:
     with_agent(scenario, gate=ScriptedGate(Script))
 
 
+class Trailing(Script):
+    """A session with output that ends a moment after the process."""
+
+    async def subscribe_output(self):  # type: ignore[no-untyped-def]
+        yield OutputEvent(OutputKind.STDOUT, b"head", 1)
+        await self.ended.wait()
+        await asyncio.sleep(0)
+
+
+def test_a_call_on_a_process_that_is_ended_meanwhile_is_answered_with_its_end() -> None:
+    async def scenario(agent: Agent) -> None:
+        call = asyncio.create_task(agent.exec("x", yield_time_ms=30_000))
+        (one,) = await eventually_so(agent.tools.background)
+        assert await agent.tools.terminate(one.process_id)
+        answer = await call
+        assert (answer.exit_code, answer.output) == (-1, "head")
+
+    with_agent(scenario, gate=ScriptedGate(Trailing))
+
+
 class Answered(Script):
     """A session that ends by what is written, before the write is answered."""
 
