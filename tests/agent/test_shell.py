@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from handrail import AsyncWorkspace, Profile, Workspace
+from handrail import AsyncWorkspace, Profile, QueueApprover, Workspace
 from handrail.agent.shell import AgentShell
 from handrail.agent.target import from_profile
 from handrail.errors import ApprovalRejected, ExecutorSpawnFailed, UsageError
@@ -554,6 +554,25 @@ def test_sessions_live_on_and_are_ended(work: Path) -> None:
             return started.process_id
 
     played(main())
+
+
+def test_a_yes_after_the_end_of_the_shell_starts_nothing(work: Path) -> None:
+    async def main() -> None:
+        executor, queue = LocalExecutor(), QueueApprover()
+        shell = AgentShell(
+            executor, cwd=str(work), approver=queue, policy="untrusted", sandbox="off"
+        )
+        async with shell:
+            call = asyncio.create_task(shell.call("exec_command", {"cmd": "touch made"}))
+            question = await queue.next()
+        question.answer(True)
+        answer = await call
+        assert not answer.ok
+        assert "closed" in answer.text
+        await executor.close()
+
+    played(main())
+    assert not (work / "made").exists()
 
 
 def test_whole_settings_can_be_given(work: Path) -> None:

@@ -384,10 +384,13 @@ class AgentShell(NamesChecked):
     def asking(self, call_id: str) -> Iterator[None]:
         """Stop the waiting time of one call while a question about it is open; raises UsageError.
 
-        Other calls are answered meanwhile.
+        Other calls are answered meanwhile.  An answer that comes after ``close`` starts nothing.
         """
-        with self._now.manager.asking(call_id):
+        opened = self._now
+        with opened.manager.asking(call_id):
             yield
+        if self._open is not opened:
+            raise UsageError("the shell has been closed meanwhile")
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
