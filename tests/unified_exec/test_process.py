@@ -174,6 +174,27 @@ def test_a_call_on_a_process_that_is_ended_meanwhile_is_answered_with_its_end() 
     with_agent(scenario, gate=ScriptedGate(Trailing))
 
 
+def test_what_starts_while_the_tools_are_closed_is_ended() -> None:
+    session, let_in = Script(), asyncio.Event()
+
+    class Slow(ScriptedGate):
+        async def start(self, call: ExecCall) -> Started:
+            await let_in.wait()
+            return await super().start(call)
+
+    async def scenario(agent: Agent) -> None:
+        call = asyncio.create_task(agent.exec("x"))
+        await asyncio.sleep(0)
+        await agent.tools.close()
+        let_in.set()
+        with pytest.raises(ToolFailed, match="closed"):
+            await call
+        assert session.terminated
+        assert agent.events == []
+
+    with_agent(scenario, gate=Slow(lambda: session))
+
+
 class Answered(Script):
     """A session that ends by what is written, before the write is answered."""
 

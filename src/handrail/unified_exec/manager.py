@@ -72,6 +72,7 @@ class UnifiedExec:
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
         self._processes = Processes(settings, self._rng)
         self._table = self._processes.table
+        self._closed = False
 
     @property
     def settings(self) -> Settings:
@@ -165,6 +166,7 @@ class UnifiedExec:
 
     async def close(self) -> None:
         """End every process and forget everything."""
+        self._closed = True
         await self._processes.close()
 
     # --- starting --------------------------------------------------------------------------------
@@ -182,6 +184,9 @@ class UnifiedExec:
         self, call: ExecCall, origin: Origin, started: Started
     ) -> tuple[Process, tuple[str, ...]]:
         """Watch a started process, and keep it if it runs on; returns the notes for the model."""
+        if self._closed:
+            await started.session.terminate()
+            raise ToolFailed("exec_command failed: the tools have been closed meanwhile")
         process = Process(
             origin,
             started.session,
