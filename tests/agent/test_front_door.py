@@ -13,6 +13,7 @@ import pytest
 from handrail import AgentShell, Profile, Question, UsageError, Workspace
 from handrail.agent.schemas import agent_tools
 from handrail.orchestrator.audit import Event, Notice
+from handrail.orchestrator.settings import Settings
 from handrail.policy import layers
 from handrail.policy.language import RulesFileError
 from handrail.unified_exec.tools import exec_command_args, write_stdin_args
@@ -121,6 +122,10 @@ async def test_the_defaults_of_the_schema_are_accepted(ws: Path) -> None:
         assert "login" not in fields["properties"]
         given = {"cmd": "true", "tty": False, "login": False, "sandbox_permissions": "use_default"}
         assert (await shell.call("exec_command", given)).ok
+        assert "additional_permissions" not in fields["properties"]
+    policy = Settings(str(ws), additional_permissions=True)
+    fields = AgentShell(ws, policy=policy).tools("mcp")[0]["inputSchema"]  # type: ignore[assignment]
+    assert "additional_permissions" in fields["properties"]
     for name, read in (("exec_command", exec_command_args), ("write_stdin", write_stdin_args)):
         tool: Any = next(tool for tool in agent_tools() if tool["name"] == name)
         for field, said in tool["parameters"]["properties"].items():

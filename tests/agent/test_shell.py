@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from handrail import AsyncWorkspace, Profile, Workspace
+from handrail import AsyncWorkspace, Profile, QueueApprover, Workspace
 from handrail.agent.shell import AgentShell
 from handrail.agent.target import from_profile
 from handrail.errors import ApprovalRejected, ExecutorSpawnFailed, UsageError
@@ -126,9 +126,33 @@ def test_run_gives_the_whole_output_under_the_same_rules(base: Path, work: Path)
             assert (late_too.exit_code, late_too.timed_out) == (124, True)
             with pytest.raises(UsageError, match="no terminal"):
                 await shell.run("true", tty=True)
+            assert (await shell.run("cat", stdin="text")).stdout == b"text"
 
     played(main())
     assert not (base / "out").exists()
+
+
+def test_mistaken_arguments_of_a_method_are_named(work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            mistakes: list[tuple[Any, dict[str, Any], str]] = [
+                (shell.exec_command, {"workdr": "/"}, "did you mean 'workdir'"),
+                (shell.exec_command, {"timeout": 3}, "no option 'timeout'"),
+                (shell.run, {"cwd": "/"}, "no option 'cwd'"),
+                (shell.run, {"timeout": -1}, "timeout"),
+                (shell.run, {"stdin": 5}, "str or bytes"),
+                (shell.run, {"on_output": 5}, "on_output"),
+            ]
+            for method, given, named in mistakes:
+                with pytest.raises(UsageError, match=named):
+                    await method("touch made", **given)
+            with pytest.raises(UsageError, match="no option 'timeout'"):
+                await shell.write_stdin(1000, timeout=3)
+            # A model's are ignored, as its other tools do.
+            assert (await shell.call("exec_command", {"cmd": "true", "timeout": 3})).ok
+
+    played(main())
+    assert not (work / "made").exists()
 
 
 @pytest.mark.parametrize("watch", [False, True])
@@ -431,6 +455,9 @@ HALF = "\ud83d"
         ("apply_patch", {"patch": ADD.format("new"), "workdir": "a\0b"}),
         ("apply_patch", {"patch": ADD.format("new"), "workdir": 5}),
         (HALF, {}),
+        ("exec_command", '{"cmd": "touch x", "more": ' + "[" * 500 + "]" * 500 + "}"),
+        ("write_stdin", {"session_id": "9" * 5000}),
+        ("read_output", {"session_id": "9" * 5000}),
     ],
 )
 def test_odd_arguments_are_answered_with_a_text(work: Path, name: str, arguments: Any) -> None:
@@ -527,6 +554,25 @@ def test_sessions_live_on_and_are_ended(work: Path) -> None:
             return started.process_id
 
     played(main())
+
+
+def test_a_yes_after_the_end_of_the_shell_starts_nothing(work: Path) -> None:
+    async def main() -> None:
+        executor, queue = LocalExecutor(), QueueApprover()
+        shell = AgentShell(
+            executor, cwd=str(work), approver=queue, policy="untrusted", sandbox="off"
+        )
+        async with shell:
+            call = asyncio.create_task(shell.call("exec_command", {"cmd": "touch made"}))
+            question = await queue.next()
+        question.answer(True)
+        answer = await call
+        assert not answer.ok
+        assert "closed" in answer.text
+        await executor.close()
+
+    played(main())
+    assert not (work / "made").exists()
 
 
 def test_whole_settings_can_be_given(work: Path) -> None:

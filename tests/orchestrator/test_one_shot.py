@@ -90,6 +90,14 @@ def test_output_is_told_in_small_pieces() -> None:
     assert max(len(data) for _, data in pieces) <= 8192
 
 
+def test_what_the_callback_raises_ends_the_command_and_is_raised() -> None:
+    def fails(kind: OutputKind, data: bytes) -> None:
+        raise ValueError(data.decode())
+
+    with pytest.raises(ValueError, match="begun"):
+        run("echo begun; exec sleep 1000", timeout=None, on_output=fails)
+
+
 def test_a_cancelled_command_is_ended() -> None:
     room = Room(FREE)
     started = asyncio.Event()

@@ -80,6 +80,20 @@ def test_outside_is_asked_and_then_written_without_a_sandbox(tmp_path: Path) -> 
     assert room.executor.file_intents == {}
 
 
+def test_untrusted_asks_once_about_a_path_outside(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    room = Room(settings(inside, Approval.UNTRUSTED), Choice.APPROVE)
+    both = add("../out.txt").replace("*** End", "*** Add File: a\n+x\n*** End")
+    apply(room, both, inside)
+    assert (tmp_path / "out.txt").read_text() == "hi\n"
+    (question,) = room.scribe.questions
+    assert question.outside
+    assert question.wants.write == (str(tmp_path / "out.txt"),)
+    # The path inside is written in the sandbox all the same.
+    assert list(room.executor.file_intents) == [sandbox_intent(room.orchestrator.settings)]
+
+
 def test_never_refuses_outside(tmp_path: Path) -> None:
     inside = tmp_path / "in"
     inside.mkdir()

@@ -115,6 +115,9 @@ def test_settings_are_read_strictly() -> None:
     for wrong in ("always", {"granular": 1}, None, {}):
         with pytest.raises(UsageError):
             read_approval(wrong)
+    for no_flag in ("false", 1, None):
+        with pytest.raises(UsageError, match="rules of an approval policy is True or False"):
+            read_approval({"granular": {"rules": no_flag}})
     for unknown in ({"granular": {"x": 1}}, {"granular": {}, "x": 1}):
         with pytest.raises(UsageError, match=r"'x' is nothing .* sandbox_approval"):
             read_approval(unknown)

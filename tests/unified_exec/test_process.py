@@ -154,6 +154,66 @@ def test_bytes_that_were_lost_on_the_way_are_told() -> None:
     with_agent(scenario, gate=ScriptedGate(Script))
 
 
+class Trailing(Script):
+    """A session with output that ends a moment after the process."""
+
+    async def subscribe_output(self):  # type: ignore[no-untyped-def]
+        yield OutputEvent(OutputKind.STDOUT, b"head", 1)
+        await self.ended.wait()
+        await asyncio.sleep(0)
+
+
+def test_a_call_on_a_process_that_is_ended_meanwhile_is_answered_with_its_end() -> None:
+    async def scenario(agent: Agent) -> None:
+        call = asyncio.create_task(agent.exec("x", yield_time_ms=30_000))
+        (one,) = await eventually_so(agent.tools.background)
+        assert await agent.tools.terminate(one.process_id)
+        answer = await call
+        assert (answer.exit_code, answer.output) == (-1, "head")
+
+    with_agent(scenario, gate=ScriptedGate(Trailing))
+
+
+def test_what_starts_while_the_tools_are_closed_is_ended() -> None:
+    session, let_in = Script(), asyncio.Event()
+
+    class Slow(ScriptedGate):
+        async def start(self, call: ExecCall) -> Started:
+            await let_in.wait()
+            return await super().start(call)
+
+    async def scenario(agent: Agent) -> None:
+        call = asyncio.create_task(agent.exec("x"))
+        await asyncio.sleep(0)
+        await agent.tools.close()
+        let_in.set()
+        with pytest.raises(ToolFailed, match="closed"):
+            await call
+        assert session.terminated
+        assert agent.events == []
+
+    with_agent(scenario, gate=Slow(lambda: session))
+
+
+class Answered(Script):
+    """A session that ends by what is written, before the write is answered."""
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def test_the_end_is_told_after_the_write_that_made_it() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("x", tty=True, yield_time_ms=250)
+        ended = await agent.write(answer.process_id, "exit\n")
+        assert ended.exit_code == -1
+        assert [type(one) for one in agent.events[-2:]] == [Interaction, End]
+
+    with_agent(scenario, gate=ScriptedGate(Answered))
+
+
 def test_a_write_that_comes_too_late_is_answered_with_the_end() -> None:
     async def scenario(agent: Agent) -> None:
         answer = await agent.exec("x", tty=True, yield_time_ms=250)

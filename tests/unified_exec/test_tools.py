@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,24 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], named: str) -> 
         exec_command_args(arguments)
 
 
-@pytest.mark.parametrize("given", [None, "x", 1.5, True, [1]])
+def test_a_justification_is_read_beside_the_permissions_that_every_call_has() -> None:
+    given = {"cmd": "x", "sandbox_permissions": "use_default", "justification": "why"}
+    assert exec_command_args(given).justification == "why"
+
+
+@pytest.mark.parametrize("given", [None, "x", 1.5, True, [1], "9" * 5000])
 def test_a_session_id_of_another_kind_is_refused(given: object) -> None:
     with pytest.raises(UsageError, match="session_id"):
         write_stdin_args({"session_id": given})
+
+
+def test_particular_permissions_are_in_the_schema_where_they_may_be_asked_for() -> None:
+    for additional in (False, True):
+        fields: dict[str, Any] = tools(additional=additional)[0]["parameters"]  # type: ignore[assignment]
+        fields = fields["properties"]
+        names = fields["sandbox_permissions"]["enum"]
+        assert ("with_additional_permissions" in names) is additional
+        assert ("additional_permissions" in fields) is additional
 
 
 def test_schemas_are_json_and_say_what_is_required() -> None:

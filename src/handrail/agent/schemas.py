@@ -16,10 +16,13 @@ APPLY_PATCH = (
 )
 
 
-def agent_tools(form: str = "openai", *, login: bool = False) -> list[dict[str, object]]:
+def agent_tools(
+    form: str = "openai", *, login: bool = False, additional: bool = False
+) -> list[dict[str, object]]:
     """exec_command, write_stdin, read_output and apply_patch, in the form of an API.
 
-    ``login``: login shells are allowed.  Raises UsageError for a form that is not known.
+    ``login``: login shells are allowed; ``additional``: a call may ask for particular permissions.
+    Raises UsageError for a form that is not known.
     """
     if form not in _FORMS:
         raise UsageError(f"there is no form {form!r} of tools; take one of {', '.join(_FORMS)}")
@@ -28,7 +31,7 @@ def agent_tools(form: str = "openai", *, login: bool = False) -> list[dict[str, 
         "workdir": field("string", "Where its paths start (default: the workspace)"),
     }
     patch = tool("apply_patch", APPLY_PATCH, fields, ["patch"])
-    return [_FORMS[form](one) for one in (*tools(login=login), patch)]
+    return [_FORMS[form](one) for one in (*tools(login=login, additional=additional), patch)]
 
 
 def _chat(given: Tool) -> Tool:

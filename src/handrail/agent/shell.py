@@ -224,7 +224,7 @@ class AgentShell(NamesChecked):
         cmd: str,
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
-        stdin: bytes | None = None,
+        stdin: str | bytes | None = None,
         on_output: OnOutput | None = None,
         check: bool = True,
         call_id: str | None = None,
@@ -315,8 +315,12 @@ class AgentShell(NamesChecked):
 
         ``openai`` (Responses), ``openai-chat`` (Chat Completions), ``anthropic`` or ``mcp``.
         """
-        settings = self._exec_settings
-        return agent_tools(form, login=self._login if settings is None else settings.allow_login)
+        given, policy = self._exec_settings, self._policy
+        return agent_tools(
+            form,
+            login=self._login if given is None else given.allow_login,
+            additional=isinstance(policy, orchestration.Settings) and policy.additional_permissions,
+        )
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str, *, call_id: str | None = None
@@ -382,10 +386,13 @@ class AgentShell(NamesChecked):
     def asking(self, call_id: str) -> Iterator[None]:
         """Stop the waiting time of one call while a question about it is open; raises UsageError.
 
-        Other calls are answered meanwhile.
+        Other calls are answered meanwhile.  An answer that comes after ``close`` starts nothing.
         """
-        with self._now.manager.asking(call_id):
+        opened = self._now
+        with opened.manager.asking(call_id):
             yield
+        if self._open is not opened:
+            raise UsageError("the shell has been closed meanwhile")
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:

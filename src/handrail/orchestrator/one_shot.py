@@ -143,7 +143,9 @@ async def capture(
     finally:
         reader.cancel()
         feeder.cancel()
-        await asyncio.gather(reader, feeder, return_exceptions=True)
+        failure, _ = await asyncio.gather(reader, feeder, return_exceptions=True)
+    if isinstance(failure, Exception):
+        raise failure  # what was read until then is not the output
     duration = time.monotonic() - start
     if end is None:
         limit = command.timeout or 0.0
@@ -169,6 +171,15 @@ async def _feed(session: ExecSession, data: bytes | None) -> None:
 
 
 async def _read(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:
+    try:
+        await _hand_on(session, kept, on_output)
+    except Exception:
+        # With no reader left it could wait for one, and nothing would come of what it does.
+        await session.terminate(CANCEL_GRACE)
+        raise
+
+
+async def _hand_on(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:
     pieces = 0
     session.keep_output(RETENTION_BYTES)  # there is no later reader
     async for event in session.subscribe_output():

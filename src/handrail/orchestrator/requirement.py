@@ -163,24 +163,26 @@ def patch_requirement(
     if settings.sandbox.mode in (Mode.OFF, Mode.EXTERNAL):
         return Requirement(Need.NOTHING, free=settings.sandbox.may_run_free)
     granular = settings.granular
-    if settings.approval is Approval.UNTRUSTED and granular is None:
-        return Requirement(Need.APPROVAL, retry=True, reason=UNTRUSTED_PATCH)
+    untrusted = settings.approval is Approval.UNTRUSTED and granular is None
     roots = writable_roots(settings, tmpdir)
     retry = wants_retry(settings, patch=True)
     rules = rules_paths(settings)
     outside = tuple(
         path for path in paths if not is_writable(path, roots, settings.grants.write, rules)
     )
-    if not outside:
+    if not outside and not untrusted:
         return Requirement(Need.NOTHING, retry=retry)
     if granular is not None and not granular.sandbox_approval:
         asks = False
     else:
         asks = granular is not None or settings.approval is not Approval.NEVER
-    if asks:
-        # A yes to the paths is a yes to the writing: a sandbox would only refuse it.
-        free = settings.sandbox.may_run_free
-        return Requirement(
-            Need.APPROVAL, free=free, retry=retry, reason=OUTSIDE_PATCH, outside_paths=outside
-        )
-    return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)
+    if not asks:
+        return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)
+    return Requirement(
+        Need.APPROVAL,
+        # A yes to paths outside is a yes to the writing: a sandbox would only refuse it.
+        free=bool(outside) and settings.sandbox.may_run_free,
+        retry=retry,
+        reason=OUTSIDE_PATCH if outside else UNTRUSTED_PATCH,
+        outside_paths=outside,
+    )

@@ -294,7 +294,10 @@ def read_approval(value: object) -> tuple[Approval, Granular | None]:
                 f"{unknown[0]!r} is nothing a granular approval policy knows; it has"
                 f" {', '.join(sorted(_GRANULAR))}"
             )
-        flags = {name: bool(given.get(name, False)) for name in ("sandbox_approval", "rules")}
+        for name, flag in given.items():
+            if not isinstance(flag, bool):
+                raise UsageError(f"{name} of an approval policy is True or False, not {flag!r}")
+        flags = {name: given.get(name, False) for name in ("sandbox_approval", "rules")}
         return Approval.ON_REQUEST, Granular(**flags)
     names = ", ".join(kind.value for kind in Approval)
     raise UsageError(f"{value!r} is no approval policy; take one of {names}, or a granular table")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from handrail.errors import HandrailError, UsageError
-from handrail.executor.base import Executor
+from handrail.executor.base import ExecSession, Executor
 from handrail.executor.output.head_tail import HeadTail
 from handrail.orchestrator.audit import guarded
 from handrail.unified_exec.answer import Circumstances, make_answer
@@ -72,6 +72,7 @@ class UnifiedExec:
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
         self._processes = Processes(settings, self._rng)
         self._table = self._processes.table
+        self._closed = False
 
     @property
     def settings(self) -> Settings:
@@ -102,7 +103,8 @@ class UnifiedExec:
                 return patched
             call = ExecCall(call_id, number, args, spawn)
             origin = Origin(call_id, number, args.cmd, argv, spawn.cwd, args.tty)
-            process, notes = await self._start(call, origin, await self._let_in(call))
+            started = await self._let_in(call)
+            process, notes = await self._start(call, origin, started)
         except UsageError as error:
             self._table.release(number)
             raise ToolFailed(f"exec_command failed: {error}") from error
@@ -110,7 +112,7 @@ class UnifiedExec:
             if self._table.get(number) is None:  # else cancelled while another was pruned
                 self._table.release(number)
             raise
-        return await self._first_answer(call, process, notes)
+        return await self._first_answer(call, process, started.session, notes)
 
     async def write_stdin(self, args: WriteStdinArgs) -> ExecAnswer:
         """Write to a session and return what it printed since the last answer.
@@ -164,6 +166,7 @@ class UnifiedExec:
 
     async def close(self) -> None:
         """End every process and forget everything."""
+        self._closed = True
         await self._processes.close()
 
     # --- starting --------------------------------------------------------------------------------
@@ -181,6 +184,9 @@ class UnifiedExec:
         self, call: ExecCall, origin: Origin, started: Started
     ) -> tuple[Process, tuple[str, ...]]:
         """Watch a started process, and keep it if it runs on; returns the notes for the model."""
+        if self._closed:
+            await started.session.terminate()
+            raise ToolFailed("exec_command failed: the tools have been closed meanwhile")
         process = Process(
             origin,
             started.session,
@@ -196,8 +202,9 @@ class UnifiedExec:
         return process, (*started.notes, *await self._processes.keep(process))
 
     async def _first_answer(
-        self, call: ExecCall, process: Process, notes: tuple[str, ...]
+        self, call: ExecCall, process: Process, session: ExecSession, notes: tuple[str, ...]
     ) -> ExecAnswer:
+        # The session is an argument: if ``terminate`` ended the process, it has been let go.
         args = call.args
         requested = DEFAULT_EXEC_MS if args.yield_time_ms is None else args.yield_time_ms
         while True:
@@ -210,7 +217,7 @@ class UnifiedExec:
                     if self._table.get(call.process_id) is not process:
                         self._processes.bury(process)
                     raise
-                again = await self._again(call, process, taken)
+                again = await self._again(call, process, session, taken)
                 if again is None:
                     return self._answer(
                         "exec_command",
@@ -229,12 +236,15 @@ class UnifiedExec:
                 spawn=replace(call.spawn, process_id=spawn_id(call.process_id)),
             )
             process, notes = await self._start(call, process.origin, again)
+            session = again.session
 
-    async def _again(self, call: ExecCall, process: Process, taken: HeadTail) -> Started | None:
+    async def _again(
+        self, call: ExecCall, process: Process, session: ExecSession, taken: HeadTail
+    ) -> Started | None:
         """Ask the gate about a process that ended within its first call."""
         if process.exit is None or process.failure or self._gate is None:
             return None
-        ended = Ended(process.session, process.exit, taken.rendered())
+        ended = Ended(session, process.exit, taken.rendered())
         try:
             return await self._gate.ended(call, ended)
         except asyncio.CancelledError:

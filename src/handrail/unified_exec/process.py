@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from handrail.errors import ExecutorError, ProcessUnknown
@@ -73,6 +74,9 @@ class Process:
         self._whole = HeadTail(buffer_bytes)
         self._frames = Frames()
         self._ended = False
+        #: A call is writing, and the end that it holds up.
+        self._writing = False
+        self._end_waits = False
         self._told = False
         self._changed = asyncio.Event()
         listener(
@@ -156,6 +160,17 @@ class Process:
         """Wake the waiting call."""
         self._changed.set()
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Tell no end meanwhile: what ended it may be what is written, which is told first."""
+        self._writing = True
+        try:
+            yield
+        finally:
+            self._writing = False
+            if self._end_waits and not self._ended:
+                self._end()
+
     def interaction(self, stdin: str) -> None:
         """Report that a call wrote, or waited without new output."""
         if not self._ended:
@@ -183,6 +198,7 @@ class Process:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._writing = False
         if not self._ended:
             self._end()
 
@@ -236,6 +252,9 @@ class Process:
         self._changed.set()
 
     def _end(self) -> None:
+        if self._writing:
+            self._end_waits = True
+            return
         self._tell(self._frames.cut(b"", final=True))
         self._ended = True
         output = self._whole.rendered()

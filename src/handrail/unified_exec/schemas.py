@@ -7,9 +7,14 @@ from handrail.unified_exec.truncate import DEFAULT_TOKENS
 from handrail.unified_exec.yield_time import DEFAULT_EXEC_MS, DEFAULT_WRITE_MS
 
 
-def tools(*, login: bool = True) -> list[dict[str, object]]:
-    """The schemas of the tools, for function calling; ``login``: login shells are allowed."""
+def tools(*, login: bool = True, additional: bool = False) -> list[dict[str, object]]:
+    """The schemas of the tools, for function calling.
+
+    ``login``: login shells are allowed; ``additional``: a call may ask for particular permissions.
+    """
     fields = {name: one for name, one in _EXEC_FIELDS.items() if login or name != "login"}
+    if additional:
+        fields |= _ADDITIONAL_FIELDS
     return [
         tool("exec_command", _EXEC_COMMAND, fields, ["cmd"]),
         tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),
@@ -70,7 +75,7 @@ _EXEC_FIELDS: dict[str, object] = {
     "sandbox_permissions": field(
         "string",
         "require_escalated asks to run it outside the sandbox (default use_default)",
-        enum=list(SANDBOX_PERMISSIONS),
+        enum=["use_default", "require_escalated"],
     ),
     "justification": field(
         "string", "With sandbox_permissions: the question to the user, in one sentence"
@@ -79,6 +84,23 @@ _EXEC_FIELDS: dict[str, object] = {
         "array",
         "With sandbox_permissions: the words a rule would start with to allow the like in future",
         items={"type": "string"},
+    ),
+}
+_PATHS = {"type": "array", "items": {"type": "string"}}
+_ADDITIONAL_FIELDS: dict[str, object] = {
+    "sandbox_permissions": field(
+        "string",
+        "require_escalated asks to run it outside the sandbox, with_additional_permissions inside"
+        " but with more (default use_default)",
+        enum=list(SANDBOX_PERMISSIONS),
+    ),
+    "additional_permissions": field(
+        "object",
+        "With with_additional_permissions: what this call needs beyond the sandbox",
+        properties={
+            "network": {"type": "object", "properties": {"enabled": {"type": "boolean"}}},
+            "file_system": {"type": "object", "properties": {"read": _PATHS, "write": _PATHS}},
+        },
     ),
 }
 _WRITE_FIELDS: dict[str, object] = {

@@ -36,10 +36,12 @@ async def send(process: Process, args: WriteStdinArgs) -> bool:
             " to keep stdin open"
         )
     try:
-        if process.origin.tty:
-            await process.session.write(chars.encode("utf-8", "surrogatepass"))
-        else:
-            await process.session.signal("interrupt")
+        with process.writing():
+            if process.origin.tty:
+                await process.session.write(chars.encode("utf-8", "surrogatepass"))
+            else:
+                await process.session.signal("interrupt")
+            process.interaction(chars)
     except WriteFailed as error:
         if await process.exit_within(_EXIT_IS_NEAR):
             return True  # the answer has its exit
@@ -47,8 +49,6 @@ async def send(process: Process, args: WriteStdinArgs) -> bool:
     except ExecutorTransportFailed as error:
         process.fail(str(error))
         await _end(process)
-        return True
-    process.interaction(chars)
     return True
 
 

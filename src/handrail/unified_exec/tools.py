@@ -148,12 +148,15 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
             raise UsageError(f"failed to parse function arguments: no JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise UsageError("failed to parse function arguments: expected an object with named fields")
-    for name, value in arguments.items():
-        if not _can_be_sent(name) or not _can_be_sent(value):
-            raise UsageError(
-                f"failed to parse function arguments: `{ascii(name)[1:-1]}` holds half of a"
-                " surrogate pair, which is no character: write the whole character"
-            )
+    try:
+        for name, value in arguments.items():
+            if not _can_be_sent(name) or not _can_be_sent(value):
+                raise UsageError(
+                    f"failed to parse function arguments: `{ascii(name)[1:-1]}` holds half of a"
+                    " surrogate pair, which is no character: write the whole character"
+                )
+    except RecursionError:
+        raise UsageError("failed to parse function arguments: nested too deep") from None
     return arguments
 
 
@@ -181,7 +184,7 @@ def exec_command_args(arguments: Mapping[str, object]) -> ExecCommandArgs:
             f"unknown value `{args.sandbox_permissions}` for field `sandbox_permissions`, expected"
             f" one of {', '.join(SANDBOX_PERMISSIONS)}"
         )
-    if args.justification is not None and args.sandbox_permissions in (None, "use_default"):
+    if args.justification is not None and args.sandbox_permissions is None:
         raise UsageError(
             "`justification` is only for a call that asks for more permissions: set"
             " `sandbox_permissions` too, or leave `justification` out"
@@ -215,7 +218,8 @@ def check_fields(given: Iterable[str], kind: type[msgspec.Struct]) -> None:
 def _with_number(arguments: Mapping[str, object]) -> Mapping[str, object]:
     """Accept an id as a number or, as in earlier versions, a string."""
     given = arguments.get("session_id")
-    if isinstance(given, str) and given.isascii() and given.isdigit():
+    # Python makes no number of some thousand digits.
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         return {**arguments, "session_id": int(given)}
     return arguments
 
