@@ -32,13 +32,15 @@ def imports_at_the_start(module: str) -> set[str]:
 def test_nothing_is_imported_before_the_safe_path() -> None:
     assert imports_at_the_start("__init__.py") == set()
     assert imports_at_the_start("__main__.py") == {"os", "sys"}
-    main = next(
-        statement
+    functions = {
+        statement.name: statement.body
         for statement in ast.parse((PACKAGE / "__main__.py").read_text()).body
-        if isinstance(statement, ast.FunctionDef) and statement.name == "main"
-    )
-    first = main.body[1]  # after the words about it
-    assert ast.unparse(first) == "_use_safe_path()"
+        if isinstance(statement, ast.FunctionDef)
+    }
+    (whole,) = functions["main"][1:]  # after the words about it
+    assert isinstance(whole, ast.Try)
+    assert list(map(ast.unparse, whole.body)) == ["_main()"]
+    assert ast.unparse(functions["_main"][0]) == "_use_safe_path()"
 
 
 def test_the_package_the_interpreter_and_the_libraries_are_ours() -> None:

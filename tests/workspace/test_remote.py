@@ -73,7 +73,7 @@ def test_a_program_on_stdio_is_a_place_too(root: Path, tmp_path: Path) -> None:
 
 def test_leaving_and_coming_back(url: str, root: Path) -> None:
     with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
-        process = ws.start([sys.executable, "-q"], tty=True)
+        process = ws.start([sys.executable, "-q"], tty=True, env={"PYTHON_BASIC_REPL": "1"})
         process.wait_for(">>> ", timeout=20)
         process.send("n = 41\n")
         left = ws.detach()

@@ -76,7 +76,7 @@ def test_a_day_at_another_machine(at: str, tmp_path: Path) -> None:
         assert ws.run("cat; echo '<'", input="typed", tty=True).exit_code == 0
         assert ws.run(["printf", "%s", b"\xff"], text=False).stdout == b"\xff"
         ws.files.write("notes.txt", "hi")
-        repl = ws.start([sys.executable, "-q"], tty=True)
+        repl = ws.start([sys.executable, "-q"], tty=True, env={"PYTHON_BASIC_REPL": "1"})
         assert repl.wait_for(">>> $", timeout=20)
         repl.send("6 * 7\n")
         assert repl.wait_for(r"^4\d\b", timeout=20).match == "42"
