@@ -93,6 +93,7 @@ def test_output_waits_for_room_on_a_disk(tmp_path: Path, refused: str, tty: bool
                 filling, client = Client(other), Client(ws)
                 for number in range(6):
                     filling.start(f"p{number}", "sh", "-c", "seq 100001 200000; exec sleep 1000")
+                eventually(lambda: "there is no room" in server.words(), "it is full", LIMIT)
                 client.start("last", "sh", "-c", "stty -onlcr 2>&-; seq 1 100000; exit 3", tty=tty)
                 eventually(lambda: "'last': there is no room" in server.words(), "it waits", LIMIT)
                 filling.call("session/close")
