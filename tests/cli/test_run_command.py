@@ -25,6 +25,7 @@ from handrail.sandbox.temp_dirs import TempDir
 from handrail.workspace.result import Result
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
+from tests.support.processes import nothing_left
 from tests.support.servers import server_process
 
 OFF = ["--sandbox", "off"]
@@ -390,6 +391,33 @@ async def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
         assert "--tty" in refused.stderr
         null = {"input": None, "stdin": subprocess.DEVNULL}
         assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0
+
+
+def test_a_wrapper_that_is_ended_leaves_no_child_behind(tmp_path: Path) -> None:
+    """As of a bubblewrap whose child still waits for it; it would hold our streams for ever."""
+    script = (
+        "import os\n"
+        "from handrail.process.foreground.run import Foreground\n"
+        "class Wrapper:\n"
+        "    argv, env = (b'/bin/sh', b'-c', b'setsid sleep 1000 & wait'), os.environb\n"
+        "    passed = ()\n"
+        "    def sent(self): pass\n"
+        "    def wait(self): pass\n"
+        "wrapper = Wrapper()\n"
+        "wrapper.running = wrapper\n"
+        "foreground = Foreground()\n"
+        "foreground.start_sandboxed(wrapper, None)\n"
+        "children = f'/proc/{foreground.pid}/task/{foreground.pid}/children'\n"
+        "while not open(children).read(): pass\n"
+        "foreground.kill()\n"
+        "print('over')\n"
+    )
+    argv = [sys.executable, "-c", script]
+    with nothing_left():
+        done = subprocess.run(
+            argv, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        )
+    assert (done.stdout, done.stderr) == ("over\n", "")
 
 
 def test_no_command_runs_when_there_can_be_no_guard(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def ready(machine: Path) -> None:
     [
         ("demo", ["bubblewrap"]),
         ("dev", ["bubblewrap"]),
-        ("test", ["bubblewrap", "openssh-server openssh-client"]),
+        ("test", ["bubblewrap", "openssh-server openssh-client curl iproute2"]),
         ("docs", []),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from tests.sandbox.arena import (
+    PATH,
     Case,
     Room,
     Wire,
@@ -36,10 +38,19 @@ def on_the_wire() -> Iterator[object]:
                 yield pytest.param(case, uid, warm, id=f"{case['name']}-{who}-{warm}")
 
 
+def tool_of(case: Case) -> str | None:
+    """The program that a case says to work in a sandbox, if it is one that few machines have."""
+    tools = (tool for tool in ("gcc", "node") if case["name"].startswith(f"ok-{tool}"))
+    return next(tools, None)
+
+
 @pytest.mark.parametrize(("case", "uid", "warm"), list(on_the_wire()))
 def test_case(
     case: Case, uid: int, warm: str, base: str, wires: dict[tuple[int, str], Wire]
 ) -> None:
+    tool = tool_of(case)
+    if tool is not None and shutil.which(tool, path=PATH) is None:
+        pytest.skip(f"{tool} is not installed here, and the case is that it works")
     with Room(case, base, uid) as room:
         output, code, said = wires[uid, warm].run(room)
         assert room.holds(output, code), said

@@ -173,8 +173,14 @@ class Foreground:
         return b"" if self._copies is None else self._copies.tail
 
     def kill(self) -> None:
-        """End a wrapper that has not started the command."""
-        os.kill(self._pid, _signal.SIGKILL)
+        """End a wrapper that has not started the command, and what it has started.
+
+        A bubblewrap that is killed before its child has gone on leaves it behind: it would wait for
+        ever, with our streams.
+        """
+        from handrail.process.foreground.crash_guard import end_family
+
+        end_family(self._pid, self.tag)
         self.give_up()
 
     def give_up(self) -> None:
