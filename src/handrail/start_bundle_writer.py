@@ -30,7 +30,7 @@ _SMALL = 400
 #: Of ``co_flags``: code of a function, *args, **kwargs, and the kinds of functions.
 _OPTIMIZED, _ARGS, _KWARGS, _COROUTINE = 0x1, 0x4, 0x8, 0x80
 _GENERATORS = 0x20 | 0x100 | 0x200
-_DOCUMENTED = 0x4000000  # since Python 3.13; before, the first constant is always for that
+_DOCUMENTED = 0x4000000  # since Python 3.14; before, the first constant is always for that
 #: Of what a function is made with.
 _ANNOTATED, _CLOSES_OVER = 0x4, 0x8
 #: They look at the frame of their caller, and there is one more between for the first call.
@@ -211,7 +211,7 @@ def _stub(code: CodeType, offset: int, size: int) -> CodeType:
 
 
 def _documentation(code: CodeType) -> str | None:
-    if sys.version_info >= (3, 13) and not code.co_flags & _DOCUMENTED:
+    if sys.version_info >= (3, 14) and not code.co_flags & _DOCUMENTED:
         return None
     first = code.co_consts[0] if code.co_consts else None
     return first if isinstance(first, str) else None
